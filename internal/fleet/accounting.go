@@ -30,6 +30,16 @@ func (st *store) removeAnnouncement(x *extension, instance string) {
 	if a := x.announcements[instance]; a != nil {
 		delete(x.announcements, instance)
 		st.account(x, -a.size)
+		if !x.serves(a.subject()) {
+			st.disown(x, a)
+		}
+	}
+}
+
+// disown ends that the subject of an announcement belongs to an extension.
+func (st *store) disown(x *extension, a *announced) {
+	if st.owners[a.subject()] == x.id {
+		delete(st.owners, a.subject())
 	}
 }
 

@@ -51,7 +51,6 @@ func (na *natives) admit(a *announced, now time.Time) *extension {
 		na.exts[x.id] = x
 		na.account(x, extensionRoom)
 	}
-	na.owners[a.subject()] = x.id
 	if !a.implied {
 		x.fromCatalog = false
 		for name, old := range x.announcements {
@@ -85,6 +84,7 @@ func (na *natives) addAnnouncement(x *extension, a *announced) {
 	na.removeAnnouncement(x, a.Instance)
 	x.announcements[strings.Clone(a.Instance)] = a
 	na.account(x, a.size)
+	na.owners[a.subject()] = x.id
 	if s := x.handshakes[a.handshakeKey()]; a.HandshakeHash == "" && s != nil && s.done && a.at.Sub(s.at) > minHandshakeInterval {
 		na.removeHandshake(x, a.handshakeKey())
 	}

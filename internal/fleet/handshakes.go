@@ -35,15 +35,27 @@ func (hs *handshakes) considerHandshake(x *extension, instance string) {
 	}
 	key := a.handshakeKey()
 	s := x.handshakes[key]
+	if s != nil && (s.done || s.pending) || x.pendingHandshakes() >= maxPendingOf {
+		return
+	}
 	if s == nil {
 		s = &handshake{}
 		x.handshakes[key] = s
 	}
-	if s.done || s.pending {
-		return
-	}
 	s.pending = true
 	hs.startHandshake(x, s, a)
+}
+
+// maxPendingOf limits the handshakes of one extension that are pending, since all extensions share a queue.
+const maxPendingOf = 16
+
+func (x *extension) pendingHandshakes() (n int) {
+	for _, s := range x.handshakes {
+		if s.pending {
+			n++
+		}
+	}
+	return n
 }
 
 // startHandshake requests the handshake with the instance of a.

@@ -16,6 +16,18 @@ func (l *Fleet) checkAccounting() error {
 			return fmt.Errorf("extension %s: %d bytes stored, %d counted", id, x.size(), x.kept)
 		}
 	}
+	for subject, id := range l.owners {
+		if x := l.exts[id]; x == nil || !x.serves(subject) {
+			return fmt.Errorf("the subject %s belongs to %s, which does not serve it", subject, id)
+		}
+	}
+	for id, x := range l.exts {
+		for _, a := range x.announcements {
+			if owner := l.owners[a.subject()]; owner != id {
+				return fmt.Errorf("the subject %s of %s belongs to %q", a.subject(), id, owner)
+			}
+		}
+	}
 	for name, b := range l.bridges.byName {
 		if size += b.kept; b.kept != b.reportSize() {
 			return fmt.Errorf("bridge %s: %d bytes stored, %d counted", name, b.reportSize(), b.kept)

@@ -350,11 +350,6 @@ func (f *core) logLost(c liveness.Change, x *extension) {
 
 func (f *core) forgotten(id string) {
 	if x := f.exts[id]; x != nil {
-		for _, a := range x.announcements {
-			if f.owners[a.subject()] == id {
-				delete(f.owners, a.subject())
-			}
-		}
 		f.drop(x)
 	}
 	delete(f.reconsider, id)

@@ -1,6 +1,8 @@
 package fleet
 
 import (
+	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -68,5 +70,45 @@ func TestForget(t *testing.T) {
 	f.send("host", "b", `{"bridge":"b","run":"r","seq":1,"kind":"heartbeat"}`)
 	if e := effectOf[RequestInventory](t, f); e.Bridge != "b" {
 		t.Errorf("%+v", e)
+	}
+}
+
+// TestInconclusiveProbe: what the catalog shows while a probe is not answered ends with the probe, also if its end shows nothing
+// because the registry itself was cut off.
+func TestInconclusiveProbe(t *testing.T) {
+	f := testFleet(t)
+	f.announce(wire.Announce{ID: "weather", Version: "1.0.0", Instance: "n1", Features: []string{wire.FeatureInstance}})
+	f.send("heartbeat", "weather", `{"id":"weather","instance":"n1"}`)
+	f.Elected(f.at)
+	f.Verified(f.at, false, f.at)
+	f.send("suspect", "weather", `{"id":"weather","instance":"n1"}`)
+	ping := effectOf[Ping](t, f)
+	f.Unanswered(ping, f.at)
+	if i, _ := f.mon.Instance("weather", "n1"); i.Note != NotAnswering {
+		t.Fatalf("it is shown as %+v", i)
+	}
+	f.Probed(ping, "", errors.New("not sent"), f.at)
+	if i, _ := f.mon.Instance("weather", "n1"); i.Note != "" || i.State != heartbeat.Ready {
+		t.Errorf("it is shown as %+v", i)
+	}
+}
+
+// TestPendingHandshakes: an extension that announces one version after the other, and answers no handshake, has a limited share
+// of the queue that all extensions have.
+func TestPendingHandshakes(t *testing.T) {
+	f := testFleet(t)
+	f.Elected(f.at)
+	for i := range 3 * maxPendingOf {
+		f.announce(wire.Announce{ID: "weather", Version: "1.0.0", HandshakeHash: fmt.Sprint(i)})
+	}
+	started := 0
+	f.settle()
+	for _, e := range f.pending {
+		if _, ok := e.(Handshake); ok {
+			started++
+		}
+	}
+	if started != maxPendingOf {
+		t.Errorf("%d handshakes are pending, want %d", started, maxPendingOf)
 	}
 }

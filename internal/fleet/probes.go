@@ -147,12 +147,11 @@ func (ps *probes) probed(p *probe, own bool, reason string, err error, now time.
 		delete(ps.byInstance, key)
 		return
 	}
-	if err != nil || reason == NotAnswering && !ps.fresh() {
-		return
-	}
 	var c liveness.Change
 	var ok bool
 	switch {
+	case err != nil || reason == NotAnswering && !ps.fresh(): // not known
+		c, ok = ps.mon.Note(p.id, p.instance, "") // nothing else would end what showNoAnswer shows
 	case reason == "":
 		p.notBefore = now.Add(probeInterval)
 		if p.held {

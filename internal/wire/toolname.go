@@ -176,10 +176,11 @@ func (n *Names) Set(id string, tools []string) []string {
 	for _, t := range tools {
 		want[t] = true
 	}
-	have, changed := n.tools[id], map[ToolKey]group{}
+	have, changed, removed := n.tools[id], map[ToolKey]group{}, map[ToolKey]group{}
 	for own := range have {
 		if k := (ToolKey{id, own}); !want[own] {
 			changed[k] = groupOf(k)
+			removed[k] = changed[k]
 		}
 	}
 	for own := range want {
@@ -189,10 +190,9 @@ func (n *Names) Set(id string, tools []string) []string {
 	}
 	touched := map[string]bool{}
 	n.touch(changed, touched)
+	n.remove(removed)
 	for k, g := range changed {
-		if have[k.Tool] {
-			n.remove(k, g)
-		} else {
+		if !have[k.Tool] {
 			n.add(k, g)
 		}
 	}
@@ -215,15 +215,24 @@ func (n *Names) add(k ToolKey, g group) {
 	n.count++
 }
 
-func (n *Names) remove(k ToolKey, g group) {
-	without(n.bases, fold(ToolName(k.ID, k.Tool)), k)
-	without(n.hash, g, k)
-	delete(n.clashes, g)
-	n.count--
+// remove removes tools: thousands can have the same base, so each base and each group is searched only once.
+func (n *Names) remove(tools map[ToolKey]group) {
+	bases, groups := map[string]bool{}, map[group]bool{}
+	for k, g := range tools {
+		bases[fold(ToolName(k.ID, k.Tool))], groups[g] = true, true
+	}
+	for base := range bases {
+		without(n.bases, base, tools)
+	}
+	for g := range groups {
+		without(n.hash, g, tools)
+		delete(n.clashes, g)
+	}
+	n.count -= len(tools)
 }
 
-func without[K comparable](m map[K][]ToolKey, at K, k ToolKey) {
-	if m[at] = slices.DeleteFunc(m[at], func(other ToolKey) bool { return other == k }); len(m[at]) == 0 {
+func without[K comparable](m map[K][]ToolKey, at K, tools map[ToolKey]group) {
+	if m[at] = slices.DeleteFunc(m[at], func(k ToolKey) bool { _, ok := tools[k]; return ok }); len(m[at]) == 0 {
 		delete(m, at)
 	}
 }
@@ -231,27 +240,25 @@ func without[K comparable](m map[K][]ToolKey, at K, k ToolKey) {
 // touch adds the extensions with names that may depend on tools: with the same base, in the same group, or with a base that
 // is a suffixed form of the group.
 func (n *Names) touch(tools map[ToolKey]group, touched map[string]bool) {
-	groups := map[group]bool{}
+	groups, bases := map[group]bool{}, map[string]bool{}
 	for k, g := range tools {
-		groups[g] = true
-		n.touchBase(fold(ToolName(k.ID, k.Tool)), touched)
+		groups[g], bases[fold(ToolName(k.ID, k.Tool))] = true, true
 	}
 	for g := range groups {
 		for _, k := range n.hash[g] {
 			touched[k.ID] = true
-			n.touchBase(fold(SuffixedName(k.ID, k.Tool, digits[0])), touched)
+			bases[fold(SuffixedName(k.ID, k.Tool, digits[0]))] = true
 		}
 		if len(n.hash[g]) > 1 {
 			for form := range n.clash(g).tools {
-				n.touchBase(form, touched)
+				bases[form] = true
 			}
 		}
 	}
-}
-
-func (n *Names) touchBase(base string, touched map[string]bool) {
-	for _, k := range n.bases[base] {
-		touched[k.ID] = true
+	for base := range bases { // thousands of tools can have the same
+		for _, k := range n.bases[base] {
+			touched[k.ID] = true
+		}
 	}
 }
 
