@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -300,7 +299,7 @@ func (m *scheduledMesh) instances(e mesh.Extension, want []string) string {
 		if i.State != "ready" {
 			return fmt.Sprintf("%s: instance %s is %s (%s)", e.ID, i.Instance, i.State, i.Reason)
 		}
-		if err := m.ping(e.Spec.Subject + "." + i.Instance); err != nil {
+		if _, err := m.operator.Request(e.Spec.Subject+"."+i.Instance, []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`), 2*time.Second); err != nil {
 			return fmt.Sprintf("%s: instance %s is shown as ready and does not answer: %v", e.ID, i.Instance, err)
 		}
 	}
@@ -310,18 +309,6 @@ func (m *scheduledMesh) instances(e mesh.Extension, want []string) string {
 		return ""
 	}
 	return fmt.Sprintf("%s: shown are %v, and %v run", e.ID, shown, want)
-}
-
-// ping asks an instance whether it is there. While NATS servers make a new route between each other, as they do after one
-// of them was stopped, a server does not know the subscriptions of the others and answers "no responders". Callers repeat
-// such a request for a second, and so does ping.
-func (m *scheduledMesh) ping(subject string) error {
-	for begin := time.Now(); ; sleep(context.Background(), 50*time.Millisecond) {
-		_, err := m.operator.Request(subject, []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`), 2*time.Second)
-		if !errors.Is(err, nats.ErrNoResponders) || time.Since(begin) > time.Second {
-			return err
-		}
-	}
 }
 
 // link is a TCP proxy between one program and one NATS server.
