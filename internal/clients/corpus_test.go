@@ -170,9 +170,9 @@ func read(t *testing.T, path string) string {
 	return string(data)
 }
 
-// TestUndoAfterAChange undoes an import with --replace after the client has written its file again: only the entries change.
-func TestUndoAfterAChange(t *testing.T) {
-	e, path := place(t, ".cursor/mcp.json", `{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y", "disabled": true}}}`)
+// importCursor imports the servers of Cursor with --replace.
+func importCursor(t *testing.T, e Env) {
+	t.Helper()
 	c, _ := Find("cursor")
 	plan, err := e.PlanImport(filepath.Join(e.Dir, "extensions", "imported"), e.Sources(c))
 	if err == nil {
@@ -184,6 +184,12 @@ func TestUndoAfterAChange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestUndoAfterAChange undoes an import with --replace after the client has written its file again: only the entries change.
+func TestUndoAfterAChange(t *testing.T) {
+	e, path := place(t, ".cursor/mcp.json", `{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y", "disabled": true}}}`)
+	importCursor(t, e)
 	tree, err := document.ParseJSON(read(t, path))
 	if err != nil {
 		t.Fatal(err)

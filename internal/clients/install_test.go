@@ -110,16 +110,9 @@ func stateOf(all []State, path string) (found State) {
 func TestIncompleteUndo(t *testing.T) {
 	e, path := place(t, ".cursor/mcp.json", `{"mcpServers": {"a": {"command": "x"}}}`)
 	before := read(t, path)
-	c, _ := Find("cursor")
-	plan, err := e.PlanImport(filepath.Join(e.Dir, "extensions", "imported"), e.Sources(c))
-	if err == nil {
-		_, err = plan.Replace("mesh", Entry{Command: "/bin/extctl"})
-	}
-	if err == nil {
-		err = plan.Apply()
-	}
+	importCursor(t, e)
 	after := read(t, path)
-	if err = errors.Join(err, os.Remove(path), os.Mkdir(path, 0o700)); err != nil {
+	if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	if done, err := e.UndoImport(); !errors.Is(err, ErrIncomplete) || len(done) < 2 || done[0].Action != "left" {

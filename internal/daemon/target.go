@@ -289,9 +289,9 @@ func checkURL(s string) error {
 	case err != nil:
 		return errors.New("it is not a URL; write special characters of a password as in %2F, which is /")
 	case u.Hostname() == "":
-		return fmt.Errorf("%q has no host", u.Redacted())
+		return fmt.Errorf("the address with the scheme %s has no host", u.Scheme)
 	case !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme):
-		return fmt.Errorf("%q: want nats, tls, ws or wss, not %s", u.Redacted(), u.Scheme)
+		return fmt.Errorf("%s: want nats, tls, ws or wss, not %s", u.Host, u.Scheme)
 	}
 	return nil
 }

@@ -117,6 +117,7 @@ func TestResolveMistakes(t *testing.T) {
 		"special characters":   {Server: "nats://u:s3cret/x@h:1"},
 		"as in %2F":            {Server: "nats://u:s3cret%zz@h:1"},
 		"not http":             {Server: "http://u:s3cret@h:1"},
+		"h:2: want nats":       {Server: "http://s3cret@h:2"},
 		"--creds":              {Creds: filepath.Join(home, "missing")},
 		"--nkey":               {NKey: filepath.Join(home, "missing")},
 		"go together":          {TLSCert: "c"},
