@@ -153,6 +153,7 @@ func (w *watched) breakJetStream(nc *nats.Conn) {
 	})
 	w.limitCatalog(nc, -1)
 	w.publish(nc)("ext.registry.shutdown.new", `{"id":"new","reason":"removed"}`)
+	w.until("sum(extmesh_extensions) == 5") // a server that is killed loses what it has not delivered yet
 	w.stop("nats", syscall.SIGKILL)
 	w.await("NATS is killed", map[string]cause{"ExtmeshNotConnected": nil})
 	w.start("nats without JetStream")
