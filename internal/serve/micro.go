@@ -133,7 +133,11 @@ func (m *microService) stop() error {
 		if e.sub == nil {
 			continue
 		}
-		if err := e.sub.Drain(); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
+		end := e.sub.Drain
+		if !m.pub.nc.IsConnected() { // nats.go would subscribe again at the reconnect, and leave the subscription at the server
+			end = e.sub.Unsubscribe
+		}
+		if err := end(); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
 			return fmt.Errorf("draining the subscription to %s: %w", e.subject, err)
 		}
 		e.sub = nil

@@ -3,7 +3,6 @@ package serve
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"math/rand/v2"
 	"reflect"
 	"time"
@@ -64,7 +63,8 @@ func (s *Instance) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return p.shutdown()
+			p.shutdown()
+			return nil
 		case <-requests:
 			if !p.due {
 				p.due = true
@@ -110,17 +110,11 @@ func (p *presence) heartbeat() time.Duration {
 	return p.interval*9/10 + rand.N(p.interval/5+1)
 }
 
-// shutdown publishes the shutdown notice. If it is lost, the registries miss the heartbeats.
-func (p *presence) shutdown() error {
+// shutdown publishes the shutdown notice. If it is lost, also because there is no connection, the registries miss the
+// heartbeats.
+func (p *presence) shutdown() {
 	s := p.inst
-	data, err := json.Marshal(wire.ShutdownNotice{ID: s.id, Instance: s.instance, Reason: "shutdown"})
-	if err == nil {
-		err = s.pub.nc.Publish(s.pub.opt.Prefix.Shutdown(s.id), data)
-	}
-	if err != nil {
-		return fmt.Errorf("publishing the shutdown notice of %s: %w", s.id, err)
-	}
-	return nil
+	p.publish(s.pub.opt.Prefix.Shutdown(s.id), wire.ShutdownNotice{ID: s.id, Instance: s.instance, Reason: "shutdown"})
 }
 
 func (p *presence) publish(subject string, v any) bool {

@@ -142,11 +142,13 @@ func (c *call) frame(kind string, body []byte) {
 	if c.claimed.Load() {
 		return
 	}
-	c.lastFrame.Store(time.Now().UnixNano())
-	c.send(kind, body, 0)
+	if c.send(kind, body, 0) {
+		c.lastFrame.Store(time.Now().UnixNano())
+	}
 }
 
-func (c *call) send(kind string, body []byte, seq int) {
+// send publishes a frame. It returns false if that failed, for example because the frame is too large.
+func (c *call) send(kind string, body []byte, seq int) bool {
 	msg := nats.NewMsg(c.reply)
 	msg.Header.Set(wire.HeaderFrame, kind)
 	if seq > 0 {
@@ -156,9 +158,11 @@ func (c *call) send(kind string, body []byte, seq int) {
 		msg.Reply = c.s.inst.pub.streams.ackSubject(c)
 	}
 	msg.Data = body
-	if err := c.s.nc.PublishMsg(msg); err != nil {
+	err := c.s.nc.PublishMsg(msg)
+	if err != nil {
 		c.s.inst.pub.opt.Logger.Debug("a frame was not sent", "frame", kind, "error", err)
 	}
+	return err == nil
 }
 
 // ProgressSink is a jsonrpc.Sink that also takes progress, like the sink of a streaming call.

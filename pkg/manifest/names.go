@@ -2,12 +2,12 @@ package manifest
 
 import (
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"unicode"
 
 	"github.com/extmesh/extmesh/internal/document"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // MaxID is the maximum length in bytes of an extension's id and of a capability's name.
@@ -29,24 +29,11 @@ var (
 	headerSyntax     = regexp.MustCompile(headerPattern)
 )
 
-// reserved are the names that the agent and the mesh use themselves (docs/protocol.md, "Words").
-var reserved = []string{
-	"agent", "browser", "core", "email", "heartbeat", "memory", "telegram", "whatsapp",
-	"rpc", "cancel", "ack", "event", "registry", "control", "log", "bridge",
-}
-
 // Reserved reports whether id may not be the id of an extension or the name of a bridge, because the agent (agent,
 // browser, core, email, heartbeat, memory, telegram, whatsapp) or the mesh (rpc, cancel, ack, event, registry, control,
 // log, bridge) uses it. Of a member's id, <id>.<server>, the id must not be reserved, and the server must not be rpc,
 // cancel, ack or event, which follow an id in the mesh's subjects. Options.ReservedIDs has those that a host reserves.
-func Reserved(id string) bool {
-	parent, member, _ := strings.Cut(id, ".")
-	return slices.Contains(reserved, parent) || reservedMember(member)
-}
-
-func reservedMember(name string) bool {
-	return slices.Contains([]string{"rpc", "cancel", "ack", "event"}, name)
-}
+func Reserved(id string) bool { return wire.Reserved(id) }
 
 // hooks are the hooks that agents fire.
 var hooks = []string{"before_message", "after_message", "before_tool_call", "after_tool_call"}

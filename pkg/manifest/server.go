@@ -5,6 +5,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/document"
 	"github.com/extmesh/extmesh/internal/nearest"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // maxServers limits the MCP servers of an extension, because each is a process or a connection.
@@ -41,7 +42,7 @@ func (t serversTable) servers() map[string]MCPServer {
 
 func (t serversTable) serverName(name string) {
 	key := t.Key(name)
-	if t.name(key, name, maxServerName) && reservedMember(name) {
+	if t.name(key, name, maxServerName) && wire.ReservedMember(name) {
 		t.Fault(key, "%s is a word of the mesh's subjects; choose another name, such as %s", document.Show(name), document.Show(name+"-server"))
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/extmesh/extmesh/internal/document"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // SidecarName is the name of the file in which MCP clients configure their servers.
@@ -129,7 +130,7 @@ func (t serversTable) memberNames() map[string]string {
 	names, taken := map[string]string{}, map[string]bool{}
 	var illegal []string
 	for _, name := range t.Names() {
-		if idSyntax.MatchString(name) && len(name) <= maxServerName && !reservedMember(name) {
+		if idSyntax.MatchString(name) && len(name) <= maxServerName && !wire.ReservedMember(name) {
 			names[name], taken[name] = name, true
 		} else {
 			illegal = append(illegal, name)
@@ -137,7 +138,7 @@ func (t serversTable) memberNames() map[string]string {
 	}
 	for _, name := range illegal {
 		fixed := legalID(name, maxServerName)
-		if reservedMember(fixed) {
+		if wire.ReservedMember(fixed) {
 			fixed += "-server"
 		}
 		switch {

@@ -1,7 +1,6 @@
 package mesh
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -135,8 +134,8 @@ type reception struct {
 	origin    origin // of the error
 	streaming bool   // frames have come, or will: silence means something
 	ended     bool   // nothing more will come
-	chunks    [][]byte
-	size      int // of the chunks
+	chunks    int    // number
+	text      []byte // of the chunks
 }
 
 // receive takes replies until the answer is whole.
@@ -156,6 +155,8 @@ func (r *reception) receive(ctx context.Context, p *place) (json.RawMessage, err
 			case !r.streaming || len(p.replies) > 0: // progress may have kept take busy
 			case r.c.inbox.silence(p) < wire.SilenceLimit:
 				r.silent()
+			case r.c.wasAway(r.t.connects):
+				return nil, r.lost()
 			default:
 				r.silent()
 				return nil, rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s sent nothing for %s during the call; it may have stopped", r.t.id, wire.SilenceLimit)
@@ -171,14 +172,23 @@ func (r *reception) gaveUp(cause error) error {
 		return rpc.Errorf(rpc.CodeCancelled, rpc.RanMaybe, "the call to %s was cancelled", r.t.id)
 	}
 	if r.c.wasAway(r.t.connects) {
-		return rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "no answer of %s arrived in time: the connection to NATS was down meanwhile", r.t.id)
+		return r.lost()
 	}
 	r.silent()
 	return rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "%s did not answer in time", r.t.id)
 }
 
-// silent reports that an instance may hang, to the registry and to the Client's own choice of instances.
+// lost is the error of a call whose answer may have been lost.
+func (r *reception) lost() error {
+	return rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "no answer of %s arrived in time: the connection to NATS was down meanwhile", r.t.id)
+}
+
+// silent reports that an instance may hang, to the registry and to the Client's own choice of instances, unless it was the
+// connection that was away.
 func (r *reception) silent() {
+	if r.c.wasAway(r.t.connects) {
+		return
+	}
 	r.t.guard.routes.silent(r.t.direct, time.Now())
 	r.c.suspect(&r.t, "timeout")
 }
@@ -226,13 +236,12 @@ func (r *reception) progress(notification []byte) {
 const maxAnswer = jsonrpc.DefaultMaxLine + 1<<20
 
 func (r *reception) chunk(m *nats.Msg) error {
-	r.chunks = append(r.chunks, m.Data)
-	r.size += len(m.Data)
-	if seq := m.Header.Get(wire.HeaderSeq); seq != strconv.Itoa(len(r.chunks)) {
-		return rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "a part of %s's answer was lost: chunk %s came as number %d", r.t.id, seq, len(r.chunks))
+	r.chunks++
+	if seq := m.Header.Get(wire.HeaderSeq); seq != strconv.Itoa(r.chunks) {
+		return rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "a part of %s's answer was lost: chunk %s came as number %d", r.t.id, seq, r.chunks)
 	}
-	if r.size > maxAnswer {
-		return rpc.NewError(rpc.CodeTooLarge, rpc.Details{Size: int64(r.size), Limit: maxAnswer},
+	if r.text = append(r.text, m.Data...); len(r.text) > maxAnswer {
+		return rpc.NewError(rpc.CodeTooLarge, rpc.Details{Size: int64(len(r.text)), Limit: maxAnswer},
 			"%s's answer is over the limit of %d bytes", r.t.id, maxAnswer)
 	}
 	if m.Reply == "" {
@@ -251,10 +260,10 @@ func (r *reception) end(m *nats.Msg) (json.RawMessage, error) {
 	var end struct {
 		Length int `json:"length"`
 	}
-	if err := json.Unmarshal(m.Data, &end); err != nil || end.Length != r.size {
-		return nil, rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "a part of %s's answer was lost: %d bytes came, of %s", r.t.id, r.size, m.Data)
+	if err := json.Unmarshal(m.Data, &end); err != nil || end.Length != len(r.text) {
+		return nil, rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "a part of %s's answer was lost: %d bytes came, of %s", r.t.id, len(r.text), m.Data)
 	}
-	return r.result(&nats.Msg{Data: bytes.Join(r.chunks, nil)})
+	return r.result(&nats.Msg{Data: r.text})
 }
 
 // result reads the answer. Only errors with the headers of micro's are the mesh's; any other is the extension's own,

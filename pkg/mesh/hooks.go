@@ -150,6 +150,9 @@ func (c *hooks) askHook(ctx context.Context, t target, hook string, event json.R
 	return r, nil
 }
 
+// maxOverride is the number of members that one override may have. Each is put into the event separately.
+const maxOverride = 1000
+
 // merge puts an override's members into the event, at the top level.
 func (f *Fired) merge(id string, r HookResult) {
 	if len(r.Override) == 0 || string(r.Override) == "null" {
@@ -158,6 +161,10 @@ func (f *Fired) merge(id string, r HookResult) {
 	members, err := wire.Members(r.Override)
 	if err != nil {
 		f.warn(id, "its override is not an object")
+		return
+	}
+	if len(members) > maxOverride {
+		f.warn(id, "its override has %d members, over the limit of %d", len(members), maxOverride)
 		return
 	}
 	for _, m := range members {

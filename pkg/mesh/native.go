@@ -28,7 +28,7 @@ type Service struct {
 	// Handler answers initialize, ping, tools and hooks; a *Toolbox does.
 	Handler rpc.Handler
 
-	Name, Description string        // at most 256 bytes and 4 KiB
+	Name, Description string        // at most 512 bytes and 4 KiB
 	Priority          int32         // of its hooks: lower is called first
 	Prefix            string        // of the mesh's subjects; default "ext"
 	SubjectPrefix     string        // of the subjects of this service; default Prefix
@@ -101,6 +101,9 @@ func (e *Service) check() error {
 	if err := wire.CheckID(e.ID, false); err != nil {
 		errs = append(errs, err)
 	}
+	if wire.Reserved(e.ID) {
+		errs = append(errs, fmt.Errorf("the id %q is reserved for the agent and the mesh", e.ID))
+	}
 	if e.Version == "" {
 		errs = append(errs, errors.New("an extension needs a version"))
 	}
@@ -110,7 +113,7 @@ func (e *Service) check() error {
 	for _, f := range []struct {
 		name, value string
 		most        int
-	}{{"version", e.Version, 64}, {"name", e.Name, 256}, {"description", e.Description, 4096}} {
+	}{{"version", e.Version, 64}, {"name", e.Name, 512}, {"description", e.Description, 4096}} {
 		if len(f.value) > f.most { // the registry would refuse its announcement
 			errs = append(errs, fmt.Errorf("its %s of %d bytes is over the limit of %d", f.name, len(f.value), f.most))
 		}
