@@ -212,6 +212,7 @@ func (b *Bridge) reload(ctx context.Context) (started, replaced, stopped []strin
 	if err := b.planner.reread(); err != nil {
 		return nil, nil, nil, err
 	}
+	b.memory.setLimit(b.planner.config().MaxBuffered)
 	b.reloaded.send()
 	p := b.planner.makePlan(ctx)
 	b.planner.carryOver(&p, b.plan())

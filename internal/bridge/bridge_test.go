@@ -271,6 +271,9 @@ func TestGatedAndBroken(t *testing.T) {
 	if got := h.control("status", `{"id":"gated"}`); !strings.Contains(got, `"state":"gated"`) {
 		t.Errorf("status of the gated extension after a drain: %s", got)
 	}
+	if got := h.control("restart", `{"id":"gated"}`); !strings.Contains(got, `"state":"gated"`) || !strings.Contains(got, "reload checks its requirements again") {
+		t.Errorf("a restart of the gated extension: %s", got)
+	}
 	for range 2 { // a problem is logged only once
 		h.control("reload", "{}")
 	}

@@ -23,11 +23,11 @@ func (pl *planner) carryOver(p *plan, old plan) {
 	}
 	for _, w := range old.workloads {
 		switch {
-		case have[w.id()]:
+		case have[w.id()], !wanted(settings, w.announce):
 			continue
 		case isBroken(p.problems, w.path, w.id()):
 			pl.log.Warn("the manifest is broken; the extension keeps running with its previous manifest", "extension", w.id(), "path", w.path)
-		case p.incomplete && mayExist(w.path) && wanted(settings, w.announce):
+		case p.incomplete && mayExist(w.path):
 			pl.log.Warn("the search for extensions was cut short; keeping one that it did not find", "extension", w.id(), "path", w.path)
 		default:
 			continue
@@ -35,7 +35,7 @@ func (pl *planner) carryOver(p *plan, old plan) {
 		p.workloads = append(p.workloads, w)
 	}
 	for _, d := range old.declared {
-		if !have[d.announce.ID] && (isBroken(p.problems, d.path, d.announce.ID) || p.incomplete && mayExist(d.path) && wanted(settings, d.announce)) {
+		if !have[d.announce.ID] && wanted(settings, d.announce) && (isBroken(p.problems, d.path, d.announce.ID) || p.incomplete && mayExist(d.path)) {
 			p.declared = append(p.declared, d)
 		}
 	}
@@ -60,5 +60,5 @@ func wanted(c config.Config, a wire.Announce) bool {
 	if a.Parent != "" {
 		id = a.Parent
 	}
-	return c.Enabled && !slices.Contains(c.Disabled, id) && (len(c.Allowlist) == 0 || slices.Contains(c.Allowlist, id))
+	return c.Enabled && !slices.Contains(c.Disabled, id) && !slices.Contains(c.ReservedIDs, id) && (len(c.Allowlist) == 0 || slices.Contains(c.Allowlist, id))
 }

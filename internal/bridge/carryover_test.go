@@ -39,8 +39,10 @@ func TestCarryOver(t *testing.T) {
 	}{
 		{"complete", false, nil, []string{"found", "broken", "removed.invalid"}, 1},
 		{"cut short", true, nil, []string{"found", "missing", "broken", "removed.invalid"}, 2},
-		{"incomplete, and only found is allowed", true, func(c *config.Config) { c.Allowlist = []string{"found"} }, []string{"found", "broken", "removed.invalid"}, 1},
-		{"incomplete, and all are disabled", true, func(c *config.Config) { c.Enabled = false }, []string{"found", "broken", "removed.invalid"}, 1},
+		{"incomplete, and only found is allowed", true, func(c *config.Config) { c.Allowlist = []string{"found"} }, []string{"found"}, 0},
+		{"incomplete, and all are disabled", true, func(c *config.Config) { c.Enabled = false }, []string{"found"}, 0},
+		{"the broken one is disabled", false, func(c *config.Config) { c.Disabled = append(c.Disabled, "broken", "torn") }, []string{"found", "removed.invalid"}, 0},
+		{"the broken one has a reserved id", false, func(c *config.Config) { c.ReservedIDs = []string{"broken"} }, []string{"found", "removed.invalid"}, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			settings := config.Default()

@@ -99,7 +99,7 @@ func TestToolsListFails(t *testing.T) {
 		f.handshake.Store(hs)
 		ctx, cancel := context.WithCancel(t.Context())
 		r := &run{inst: s, f: f}
-		r.retryIncomplete()
+		r.retryIncomplete(false)
 		began := time.Now()
 		stop := f.relist.start(ctx, r.relist)
 		for f.handshake.Load().incomplete && sleep(ctx, time.Second) && time.Since(began) < time.Hour {
@@ -110,6 +110,33 @@ func TestToolsListFails(t *testing.T) {
 		}
 		if now := f.handshake.Load(); now.incomplete || len(now.tools) != 2 || len(now.problems) != 0 {
 			t.Errorf("%+v", now)
+		}
+		cancel()
+		stop()
+	})
+}
+
+// TestListChangeFails: if the lists cannot be read after the server has announced a change, they are read again.
+func TestListChangeFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &mcpServer{}
+		w := &workload{announce: wire.Announce{ID: "late", Version: "1.0.0", Parent: "p"}}
+		hs, err := exchangeHandshake(t.Context(), m, w, "")
+		if err != nil || len(hs.tools) != 2 {
+			t.Fatalf("%+v, %v", hs, err)
+		}
+		s := &instance{workload: w, log: slog.New(slog.DiscardHandler), mesh: serve.NewPublisher(nil, serve.PublisherOptions{Prefix: wire.DefaultPrefix}).Join(w.announce)}
+		f := testForwarder(m)
+		f.handshake.Store(hs)
+		ctx, cancel := context.WithCancel(t.Context())
+		r := &run{inst: s, f: f}
+		m.failures, m.listed = 3, 0
+		stop := f.relist.start(ctx, r.relist)
+		f.relist.send()
+		time.Sleep(time.Minute) // fake time
+		synctest.Wait()
+		if m.failures != 0 || m.listed != 1 {
+			t.Errorf("there are %d failures left, and the tools were listed %d times", m.failures, m.listed)
 		}
 		cancel()
 		stop()

@@ -72,6 +72,9 @@ func exchangeHandshake(ctx context.Context, c peer, w *workload, agentVersion st
 	if err != nil {
 		return nil, explainRefusal(err)
 	}
+	if len(result) > maxToolsList {
+		return nil, fmt.Errorf("the answer to initialize has %d bytes; at most %d are possible", len(result), maxToolsList)
+	}
 	parsed, err := wire.ParseHandshake(result)
 	if err != nil {
 		return nil, err

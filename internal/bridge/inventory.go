@@ -127,6 +127,7 @@ func tenPercent(d time.Duration) time.Duration { return d*9/10 + rand.N(d/5+1) }
 
 // send sends what is due at now, and returns the time until something may be due.
 func (v *inventory) send(now time.Time) time.Duration {
+	v.head.IntervalMS = v.interval().Milliseconds() // a reload can change it
 	full, delta := v.due()
 	switch {
 	case full && now.Sub(v.lastFull) >= minFullPause:

@@ -67,6 +67,9 @@ func (s *sentInventory) receive(t *testing.T, m wire.Inventory) {
 	if size := encodedSize(m); size > s.limit {
 		t.Errorf("a message of %d bytes, over the limit of %d", size, s.limit)
 	}
+	if want := s.interval().Milliseconds(); m.IntervalMS != want {
+		t.Errorf("a message has the interval %d, want %d", m.IntervalMS, want)
+	}
 	if m.Kind == wire.InventoryHeartbeat {
 		if m.Seq != s.seq {
 			t.Errorf("a heartbeat with number %d after message %d", m.Seq, s.seq)

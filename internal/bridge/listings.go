@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/plainjson"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -134,28 +135,39 @@ func (b *listingBuilder) add(result json.RawMessage) (next json.RawMessage, err 
 	if err := json.Unmarshal(result, &r); err != nil {
 		return nil, err
 	}
-	var entries []json.RawMessage
-	if list := r[b.kind.member]; len(list) > 0 {
-		if err := json.Unmarshal(list, &entries); err != nil {
-			return nil, fmt.Errorf("%s: %w", b.kind.member, err)
-		}
+	list := r[b.kind.member]
+	if len(list) == 0 || string(list) == "null" {
+		return r["nextCursor"], nil
 	}
-	for _, entry := range entries {
+	errFull, n := errors.New("full"), 0
+	err = plainjson.EachElement(list, func(entry []byte) error {
 		key, why := b.check(entry)
+		if n++; n > 10*b.kind.most {
+			b.full = true
+			b.problem("%s is cut after %d entries", b.kind.method, b.count)
+			return errFull
+		}
 		if why != "" {
 			b.problem("an entry of %s is left out: %s", b.kind.method, why)
-			continue
+			return nil
 		}
 		if b.count == b.kind.most || len(b.text)+len(entry) > maxListing {
 			b.full = true
 			b.problem("%s is cut after %d entries: a list may have %d, and %d bytes", b.kind.method, b.count, b.kind.most, maxListing)
-			return nil, nil
+			return errFull
 		}
 		b.seen[key] = true
 		if b.count++; b.count > 1 {
 			b.text = append(b.text, ',')
 		}
 		b.text = append(b.text, entry...)
+		return nil
+	})
+	switch {
+	case errors.Is(err, errFull):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", b.kind.member, err)
 	}
 	return r["nextCursor"], nil
 }

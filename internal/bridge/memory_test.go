@@ -23,10 +23,10 @@ func TestMemory(t *testing.T) {
 func TestDefaultMemory(t *testing.T) {
 	before := debug.SetMemoryLimit(200 << 20) // as GOMEMLIMIT
 	defer debug.SetMemoryLimit(before)
-	if m := newMemory(0); m.limit > 50<<20 {
-		t.Errorf("the limit is %d, want a quarter of 200 MiB at most", m.limit)
+	if m := newMemory(0); m.limit.Load() > 50<<20 {
+		t.Errorf("the limit is %d, want a quarter of 200 MiB at most", m.limit.Load())
 	}
-	if m := newMemory(90 << 20); m.limit != 90<<20 {
-		t.Errorf("the limit is %d, want that of the settings", m.limit)
+	if m := newMemory(90 << 20); m.limit.Load() != 90<<20 {
+		t.Errorf("the limit is %d, want that of the settings", m.limit.Load())
 	}
 }

@@ -46,6 +46,13 @@ func (m *messages) enter(h *forwardedCall) {
 	}
 }
 
+// forgetLevel makes the next call set its level again: a new session has the server's own.
+func (m *messages) forgetLevel() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.sent = 0
+}
+
 // levelTimeout limits a request for more log messages. The call does not wait for the answer.
 const levelTimeout = 10 * time.Second
 

@@ -29,8 +29,11 @@ func (s *instance) runRemote(ctx context.Context, ready func()) error {
 		Allow:          s.workload.httpAllow,
 		MaxResult:      int64(s.workload.limits.maxResult),
 		OnNotification: func(method string, params []byte) { r.handleNotification(method, params) },
-		OnReopened:     func(result json.RawMessage) { f.reopened.Store(&result) },
-		Logger:         s.log,
+		OnReopened: func(result json.RawMessage) {
+			f.reopened.Store(&result)
+			f.messages.forgetLevel()
+		},
+		Logger: s.log,
 	})
 	f.conn = conn
 	// The session outlives ctx until the calls in flight are answered, for at most the drain limit.

@@ -3,6 +3,8 @@ package bridge
 import (
 	"slices"
 	"sync"
+
+	"github.com/extmesh/extmesh/internal/mcp"
 )
 
 // replicaSet contains the forwarders of one workload's ready replicas. If a replica's process has exited or its
@@ -37,9 +39,9 @@ func (s *replicaSet) other(f *forwarder) *forwarder {
 }
 
 // moveToReplica moves h, which has certainly not run, to another replica, at most once. It returns false if no other
-// one is ready.
+// one is ready. A subscription stays: this instance renews it.
 func (h *forwardedCall) moveToReplica() bool {
-	if h.moved || h.f.replicas == nil {
+	if h.moved || h.f.replicas == nil || h.Method == mcp.MethodSubscribe {
 		return false
 	}
 	to := h.f.replicas.other(h.f)

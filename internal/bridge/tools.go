@@ -3,6 +3,7 @@ package bridge
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -33,13 +34,15 @@ func (r *run) relist(ctx context.Context) {
 		}
 	}
 	hs, err := readTools(ctx, r.f.conn, old, r.inst.workload)
+	failed := err != nil && ctx.Err() == nil
 	switch {
 	case err == nil:
 		r.applyHandshake(hs)
-	case ctx.Err() == nil:
+	case failed:
 		r.inst.log.Warn("cannot read the changed lists; keeping the previous ones", "error", r.inst.reason(err))
+		failed = !isOwnError(err) || !errors.Is(err, rpc.CodeMethodNotFound) // a native extension need not have tools/list
 	}
-	r.retryIncomplete()
+	r.retryIncomplete(failed)
 	sleep(ctx, relistPause)
 }
 
@@ -49,9 +52,10 @@ const (
 	lastRetry  = time.Minute
 )
 
-// retryIncomplete lets relist run again after a pause, which grows from one time to the next, if a list could not be read.
-func (r *run) retryIncomplete() {
-	if !r.f.handshake.Load().incomplete {
+// retryIncomplete lets relist run again after a pause, which grows from one time to the next, if a list could not be read now
+// or in the handshake.
+func (r *run) retryIncomplete(failed bool) {
+	if !failed && !r.f.handshake.Load().incomplete {
 		r.retryPause = 0
 		return
 	}

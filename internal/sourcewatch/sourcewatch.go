@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -165,7 +166,10 @@ func (w *Watcher) look(ctx context.Context) {
 		}
 		w.lookAt(ctx, c, w.dirs[c.Root])
 	}
-	maps.DeleteFunc(w.dirs, func(root string, _ *sourceDir) bool { return !found[root] })
+	maps.DeleteFunc(w.dirs, func(root string, _ *sourceDir) bool { // one whose manifest is broken for now still runs
+		_, err := os.Stat(root)
+		return !found[root] && err != nil
+	})
 }
 
 // lookAt restarts the extension c if its files have changed.

@@ -47,15 +47,15 @@ type Handshake struct {
 // than MaxTools tools, is an error.
 func ParseHandshake(result json.RawMessage) (Handshake, error) {
 	var r struct {
-		ServerVersion   string            `json:"server_version"`
-		ProtocolVersion string            `json:"protocolVersion"`
-		ServerInfo      json.RawMessage   `json:"serverInfo"`
-		Capabilities    json.RawMessage   `json:"capabilities"`
-		Instructions    json.RawMessage   `json:"instructions"`
-		Tools           json.RawMessage   `json:"tools"`
-		Hooks           []json.RawMessage `json:"hooks"`
-		Lists           json.RawMessage   `json:"lists"`
-		Diagnostics     json.RawMessage   `json:"diagnostics"`
+		ServerVersion   string          `json:"server_version"`
+		ProtocolVersion string          `json:"protocolVersion"`
+		ServerInfo      json.RawMessage `json:"serverInfo"`
+		Capabilities    json.RawMessage `json:"capabilities"`
+		Instructions    json.RawMessage `json:"instructions"`
+		Tools           json.RawMessage `json:"tools"`
+		Hooks           json.RawMessage `json:"hooks"`
+		Lists           json.RawMessage `json:"lists"`
+		Diagnostics     json.RawMessage `json:"diagnostics"`
 	}
 	if b := bytes.TrimSpace(result); len(b) == 0 || b[0] != '{' {
 		return Handshake{}, errors.New("the result of initialize is not an object")
@@ -78,7 +78,11 @@ func ParseHandshake(result json.RawMessage) (Handshake, error) {
 	}
 	h.Problems = append(ownProblems(r.Diagnostics), h.Problems...)
 	h.Problems = h.Problems[:min(len(h.Problems), maxProblems)]
-	for _, raw := range r.Hooks {
+	hooks, err := elements(r.Hooks, 10*MaxHooks)
+	if err != nil {
+		return Handshake{}, fmt.Errorf("the result of initialize: hooks: %w", err)
+	}
+	for _, raw := range hooks {
 		name, err := hookName(raw)
 		switch {
 		case err != nil:
@@ -176,11 +180,15 @@ func (s *Server) Offers(capability string) bool {
 // ownProblems reads the problems in an answer: a bridge reports what it found out about its child. Anything but a list of
 // diagnostics is ignored.
 func ownProblems(raw json.RawMessage) (out []Diagnostic) {
-	var said []Diagnostic
-	if json.Unmarshal(raw, &said) != nil {
+	list, err := elements(raw, 50*maxProblems)
+	if err != nil {
 		return nil
 	}
-	for _, d := range said {
+	for _, one := range list {
+		var d Diagnostic
+		if json.Unmarshal(one, &d) != nil {
+			return nil
+		}
 		if d.Code == "" || d.Message == "" || len(d.Code) > 64 || len(out) == maxProblems {
 			continue
 		}
@@ -192,6 +200,30 @@ func ownProblems(raw json.RawMessage) (out []Diagnostic) {
 	}
 	return out
 }
+
+// elements decodes a JSON array, or the first elements of it, one more than most: 60 MB of [1,1,1,… would take 1 GB. Nothing
+// and null are an empty one.
+func elements(array json.RawMessage, most int) (out []json.RawMessage, err error) {
+	array = bytes.TrimSpace(array)
+	if len(array) == 0 {
+		return nil, nil
+	}
+	if array[0] != '[' {
+		return nil, json.Unmarshal(array, &out) // null, or an error that names the type
+	}
+	err = plainjson.EachElement(array, func(element []byte) error {
+		if out = append(out, bytes.Clone(element)); len(out) > most {
+			return errEnough
+		}
+		return nil
+	})
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
+	return out, err
+}
+
+var errEnough = errors.New("enough elements")
 
 // hookName reads a hook: a name, or an object with a name.
 func hookName(raw json.RawMessage) (string, error) {
@@ -219,12 +251,12 @@ func ParseTools(list json.RawMessage) (tools []Tool, problems []Diagnostic, err 
 	if len(list) == 0 {
 		return nil, nil, errors.New(`there is no list of tools: the result has no "tools"`)
 	}
-	var raw []json.RawMessage
-	if err := json.Unmarshal(list, &raw); err != nil {
+	raw, err := elements(list, MaxTools)
+	if err != nil {
 		return nil, nil, fmt.Errorf("the list of tools: %w", err)
 	}
 	if len(raw) > MaxTools {
-		return nil, nil, fmt.Errorf("%d tools are over the limit of %d", len(raw), MaxTools)
+		return nil, nil, fmt.Errorf("the number of tools is over the limit of %d", MaxTools)
 	}
 	seen := make(map[string]bool, len(raw))
 	for n, d := range raw {

@@ -214,3 +214,19 @@ func TestServerBounds(t *testing.T) {
 		t.Errorf("a native extension has %+v", h.Server)
 	}
 }
+
+// TestElements: of a long array only the beginning is decoded.
+func TestElements(t *testing.T) {
+	for in, want := range map[string]int{"": 0, "null": 0, "[]": 0, " [1, [2], {}]": 3, "[1,1,1,1,1,1]": 4} {
+		if got, err := elements(json.RawMessage(in), 3); err != nil || len(got) != want {
+			t.Errorf("%s: %s, %v", in, got, err)
+		}
+	}
+	if got, err := elements(json.RawMessage(`{"a":1}`), 3); err == nil {
+		t.Errorf("an object: %s", got)
+	}
+	long := json.RawMessage(`{"server_version":"1","hooks":[` + strings.Repeat("1,", 1_000_000) + `1],"diagnostics":[` + strings.Repeat("{},", 1_000_000) + `{}]}`)
+	if h, err := ParseHandshake(long); err != nil || len(h.Problems) > maxProblems {
+		t.Errorf("%d problems, %v", len(h.Problems), err)
+	}
+}
