@@ -101,7 +101,7 @@ func (t Target) options(o ConnectOptions, up chan<- struct{}) []nats.Option {
 			}
 		}),
 		nats.ReconnectHandler(func(nc *nats.Conn) {
-			o.Logger.Info("reconnected to NATS", "server", nc.ConnectedUrlRedacted())
+			o.Logger.Info("reconnected to NATS", "server", natsconn.Server(nc))
 		}),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) { o.asyncError(sub, err) }),
 	)

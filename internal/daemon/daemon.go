@@ -32,6 +32,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/natsconn"
 	"github.com/extmesh/extmesh/internal/wire"
 )
 
@@ -228,7 +229,7 @@ func (p Program) connected(ctx context.Context, t Target, proc Process) error {
 	defer nc.Close()
 	proc.NC = nc
 	proc.Health.connected.Store(nc)
-	proc.Logger.Info(p.Name+" is running", "version", Version(), "server", nc.ConnectedUrlRedacted(), "from", t.Source,
+	proc.Logger.Info(p.Name+" is running", "version", Version(), "server", natsconn.Server(nc), "from", t.Source,
 		"prefix", string(proc.Prefix))
 	return p.Run(ctx, proc)
 }

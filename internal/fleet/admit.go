@@ -17,8 +17,16 @@ const (
 
 // admit adds an announcement to its extension. It returns nil if the announcement was refused.
 func (na *natives) admit(a *announced, now time.Time) *extension {
-	err := na.makeRoom(a.size, now)
 	x, known := na.exts[a.ID]
+	grows := a.size
+	if known && x.announcements[a.Instance] != nil {
+		grows -= x.announcements[a.Instance].size
+	}
+	var err error
+	if grows > 0 {
+		err = na.makeRoom(grows, now)
+		x, known = na.exts[a.ID] // it can have been evicted
+	}
 	if err == nil {
 		err = na.checkOwner(a)
 	}

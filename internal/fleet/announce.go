@@ -16,7 +16,8 @@ import (
 const (
 	maxAnnounce    = 256 << 10
 	maxNames       = 1000 // per list
-	maxField       = 256  // bytes of a name, host or hash
+	maxField       = 256  // bytes of a host or hash
+	maxName        = 512  // bytes of 128 characters
 	maxDescription = 4096
 )
 
@@ -79,11 +80,14 @@ func checkAnnounced(a *wire.Announce, prefix wire.Prefix) error {
 	}
 	for _, f := range []struct{ name, value string }{
 		{"host", a.Host}, {"bridge", a.Bridge}, {"transport", a.Transport}, {"dialect", a.Dialect},
-		{"manifest_hash", a.ManifestHash}, {"handshake_hash", a.HandshakeHash}, {"name", a.Name},
+		{"manifest_hash", a.ManifestHash}, {"handshake_hash", a.HandshakeHash},
 	} {
 		if len(f.value) > maxField {
 			fault("a %s of %d bytes is over the limit of %d", f.name, len(f.value), maxField)
 		}
+	}
+	if len(a.Name) > maxName {
+		fault("a name of %d bytes is over the limit of %d", len(a.Name), maxName)
 	}
 	if strings.ContainsAny(a.Bridge, " .*>\t\r\n") {
 		fault("bridge %.80q: want one token of a subject", a.Bridge)

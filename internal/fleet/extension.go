@@ -240,6 +240,9 @@ func (x *extension) spec(health liveness.Extension, names *wire.Names) *wire.Spe
 		return s
 	}
 	s.HandshakeHash, s.Hooks, s.Server = a.HandshakeHash, x.tools.hooks, x.tools.server
+	if s.Server != nil { // whatever the announcement has
+		s.Dialect = "mcp"
+	}
 	s.Tools = make([]wire.Tool, len(x.tools.tools))
 	var clashes []wire.Diagnostic
 	for n, t := range x.tools.tools {
@@ -321,7 +324,9 @@ func (x *extension) restore(value []byte, now time.Time) bool {
 			h.tools[n].Name = ""
 		}
 		for _, d := range s.Diagnostics {
-			if d.Code == "bad_tool" || d.Code == "bad_hook" || d.Code == wire.CodeBadList || d.Code == codeSchemaDropped {
+			switch d.Code {
+			case "not_announced", "conflict", "name_clash", "handshake_failed", codeNewHost, codeVersionJump: // the registry's own
+			default:
 				h.notes = append(h.notes, d)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
@@ -109,13 +110,13 @@ func (hs *handshakes) handshakeDone(x *extension, s *handshake, o Offer) {
 		return // evicted
 	}
 	if err != nil {
-		if s.err != err.Error() {
+		if text := words.Clip(err.Error(), maxReason); s.err != text {
 			level := slog.LevelDebug // the state shows the problem already
 			if health, _ := hs.mon.Extension(x.id); health.State == heartbeat.Ready {
 				level = slog.LevelWarn
 			}
-			hs.log(level, "handshake failed", "extension", x.id, "error", err)
-			s.err = err.Error()
+			hs.log(level, "handshake failed", "extension", x.id, "error", text)
+			s.err = text
 			hs.mark(SpecKey(x.id), false)
 		}
 		return

@@ -34,7 +34,9 @@ func (iv *inventories) handleInventory(name string, data []byte, now time.Time) 
 		err = checkBridge(name)
 	}
 	if err == nil {
-		err = iv.makeRoom(len(data), now)
+		if grows := iv.grows(&v, len(data)); grows > 0 {
+			err = iv.makeRoom(grows, now)
+		}
 	}
 	var b *bridge
 	if err == nil {
@@ -68,6 +70,26 @@ func (iv *inventories) handleInventory(name string, data []byte, now time.Time) 
 		iv.requestInventory(b, now)
 	}
 	iv.bridges.keepReports(b)
+}
+
+// grows is about how many bytes more an inventory message of this size makes the registry store. Without memory, the registry
+// must still accept heartbeats, and changes of what it has stored.
+func (iv *inventories) grows(v *wire.Inventory, size int) int {
+	b := iv.bridges.byName[v.Bridge]
+	switch {
+	case v.Kind == wire.InventoryHeartbeat:
+		return 0
+	case b == nil:
+		return size
+	case v.Kind == wire.InventoryFull:
+		return size - b.kept
+	}
+	const entry = 1 << 10 // a change of a state is much smaller
+	listed := !slices.ContainsFunc(v.Instances, func(i wire.InventoryInstance) bool { return !b.inventory.Lists(i.Ref()) })
+	if listed && v.Host == nil && len(v.Skills) == 0 && size <= entry*(len(v.Instances)+len(v.Removed)+1) {
+		return 0
+	}
+	return size
 }
 
 // setHost updates what the catalog shows of the bridge itself.

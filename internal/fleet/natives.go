@@ -59,6 +59,10 @@ func (na *natives) handleHeartbeat(id string, data []byte, now time.Time) {
 		if x = na.handleUnannounced(b, now); x == nil {
 			return
 		}
+	} else if a := x.announcements[b.Instance]; a != nil && a.implied && b.Version != "" && b.Version != a.Version {
+		if x = na.imply(b, now); x == nil {
+			return
+		}
 	}
 	na.observe(x, b, now)
 	na.checkAnnouncement(x, &b, now)
@@ -113,6 +117,11 @@ func (na *natives) handleUnannounced(b heartbeat.Message, now time.Time) *extens
 		na.requestFor(&s.requests, now)
 		return nil
 	}
+	return na.imply(b, now)
+}
+
+// imply admits the announcement that a service which sends only heartbeats would have made.
+func (na *natives) imply(b heartbeat.Message, now time.Time) *extension {
 	a := wire.Announce{ID: b.ID, Version: b.Version, Instance: b.Instance, SubjectPrefix: string(na.cfg.Prefix),
 		Transport: "nats", Dialect: "ext"}
 	if a.Version == "" {
@@ -162,13 +171,14 @@ func (na *natives) requestFor(a *announceRequests, now time.Time) {
 }
 
 // checkAnnouncement requests announcements if an instance of a known extension sends heartbeats without having
-// announced itself, or with the digest of another announcement. This replica may have missed the announcement.
+// announced itself, or with the version or the digest of another announcement. This replica may have missed the announcement.
 func (na *natives) checkAnnouncement(x *extension, b *heartbeat.Message, now time.Time) {
 	have := x.announcements[b.Instance]
+	replaced := have != nil && b.Version != "" && b.Version != have.Version
 	if have == nil {
 		have = x.announcements[""]
 	}
-	if have != nil && !have.implied && (b.Announced == "" || b.Announced == have.digest) {
+	if have != nil && !have.implied && !replaced && (b.Announced == "" || b.Announced == have.digest) {
 		delete(x.requests, b.Instance)
 		return
 	}
@@ -234,6 +244,9 @@ func (na *natives) handleAnnouncement(id string, data []byte, now time.Time) {
 func (na *natives) handleShutdown(id string, data []byte, now time.Time) {
 	var g wire.ShutdownNotice
 	err := json.Unmarshal(data, &g)
+	if len(data) > heartbeat.MaxSize {
+		err = fmt.Errorf("a shutdown notice of %d bytes is over the limit of %d", len(data), heartbeat.MaxSize)
+	}
 	if err == nil && g.ID != id {
 		err = fmt.Errorf("id %.80q does not match the subject's id %.80q", g.ID, id)
 	}

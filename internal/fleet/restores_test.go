@@ -49,3 +49,19 @@ func hostDocument(t *testing.T, f *fixture) (h wire.Host) {
 	}
 	return h
 }
+
+// TestRestoredDiagnostics: a new leader keeps what the handshake has found, since it does not repeat the handshake.
+func TestRestoredDiagnostics(t *testing.T) {
+	x := newExtension("x", time.Unix(1000, 0))
+	if !x.restore([]byte(`{"id":"x","version":"1.0.0","subject":"ext.x.rpc","handshake_hash":"h","tools":[{"tool":"a","description":"","input_schema":{}}],
+		"diagnostics":[{"level":"warn","code":"undeclared","message":"m"},{"level":"warn","code":"bad_tool","message":"m"},{"level":"warn","code":"name_clash","message":"m"}]}`), time.Unix(1001, 0)) {
+		t.Fatal("the spec is refused")
+	}
+	var codes []string
+	for _, d := range x.tools.notes {
+		codes = append(codes, d.Code)
+	}
+	if !slices.Equal(codes, []string{"undeclared", "bad_tool"}) {
+		t.Errorf("restored: %v", codes)
+	}
+}

@@ -11,7 +11,7 @@ import (
 // The limits of a skill.
 const (
 	maxSkillBody        = 256 << 10
-	maxSkillName        = 256
+	maxSkillName        = maxName
 	maxSkillDescription = 4096
 )
 

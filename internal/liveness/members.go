@@ -103,10 +103,7 @@ func (m *members) forget(x *extension, reason string) Change {
 
 // setState sets the state of i and updates its extension's counts and best state.
 func (m *members) setState(i *instance, to heartbeat.State, reason string, now time.Time) {
-	if len(reason) > maxReason {
-		reason = strings.ToValidUTF8(reason[:maxReason], "")
-	}
-	i.Reason = reason
+	i.Reason = clipReason(reason)
 	if i.State == to {
 		return
 	}
@@ -120,7 +117,15 @@ func (m *members) setState(i *instance, to heartbeat.State, reason string, now t
 	m.updateBest(i.ext, now)
 }
 
-const maxReason = 512
+const maxReason = 512 // bytes
+
+// clipReason bounds what is kept of a reason, which others write.
+func clipReason(reason string) string {
+	if len(reason) <= maxReason {
+		return reason
+	}
+	return strings.ToValidUTF8(strings.Clone(reason[:maxReason]), "")
+}
 
 // updateBest recomputes the best state of x.
 func (m *members) updateBest(x *extension, now time.Time) {

@@ -104,7 +104,7 @@ func (m *Monitor) Observe(b heartbeat.Message, now time.Time) (c Change, ok bool
 	i.Version, i.Restarts, i.Breaker = b.Version, b.Restarts, b.Breaker
 	i.Calls, i.Errors, i.Inflight = b.Calls, b.Errors, b.Inflight
 	i.Uptime = time.Duration(max(0, min(b.UptimeSecs, maxUptime))) * time.Second
-	i.reported, i.reportedReason = b.State, b.Reason
+	i.reported, i.reportedReason = b.State, clipReason(b.Reason)
 	if i.reported == "" {
 		i.reported = heartbeat.Ready
 	}
@@ -185,7 +185,7 @@ func (m *Monitor) Deregister(id, instance, reason string, now time.Time) (Change
 		return Change{}, false
 	}
 	i.ext.lastSign, i.Held, i.Note = now, false, ""
-	i.reported, i.reportedReason = heartbeat.Shutdown, reason
+	i.reported, i.reportedReason = heartbeat.Shutdown, clipReason(reason)
 	return m.move(i, heartbeat.Shutdown, reason, now)
 }
 

@@ -32,15 +32,17 @@ func (r *Registry) handle(ctx context.Context, req micro.Request) {
 	var result any
 	var err error
 	switch e := json.Unmarshal(req.Data(), &env); {
-	case e != nil:
+	case !json.Valid(req.Data()):
 		err = rpc.Errorf(rpc.CodeParse, rpc.RanNo, "the request is not JSON-RPC: %v", e)
-	case len(env.ID) > 0 && string(env.ID) != "null" && !jsonrpc.ValidID(env.ID):
+	case e != nil || env.Method == "":
+		err = rpc.Errorf(rpc.CodeInvalidRequest, rpc.RanNo, `the request must be an object with a "method"`)
+	case !jsonrpc.ValidID(env.ID):
 		env.ID = nil
 		err = rpc.Errorf(rpc.CodeInvalidRequest, rpc.RanNo, `the request needs an "id": a number or a short string`)
 	default:
 		result, err = r.dispatch(ctx, env.Method, env.Params)
 	}
-	if len(env.ID) == 0 {
+	if !jsonrpc.ValidID(env.ID) {
 		env.ID = json.RawMessage("null")
 	}
 	data, headers := answer(env.ID, result, err, r.nc.MaxPayload())

@@ -1,11 +1,15 @@
 package registry
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/internal/mcp"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -96,4 +100,45 @@ func TestHandshakeRefused(t *testing.T) {
 	e.mu.Unlock()
 	e.heartbeat(heartbeat.Ready)
 	b.await("it is shown", func() bool { s, _ := b.spec("weather"); return len(s.Tools) == 1 && len(s.Diagnostics) == 0 })
+}
+
+// TestNativeMCPServer: an MCP server that is itself on the mesh gives its tools with tools/list.
+func TestNativeMCPServer(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		r, _ := b.registry(Config{})
+		b.leading(r)
+		e := b.ext("wrapped", "1.0.0", "n")
+		e.silence()
+		sub, err := e.nc.Subscribe(prefix.InstanceRPC("wrapped", "n"), func(m *nats.Msg) {
+			var q struct {
+				Method string
+				Params struct{ ProtocolVersion, Cursor string }
+			}
+			if err := json.Unmarshal(m.Data, &q); err != nil {
+				t.Error(err)
+			}
+			result := "{}"
+			switch {
+			case q.Method == "initialize" && q.Params.ProtocolVersion == mcp.LatestLegacy:
+				result = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"w","version":"1.2.3"}}`
+			case q.Method == "tools/list" && q.Params.Cursor == "":
+				result = `{"tools":[{"name":"a","inputSchema":{"type":"object"}}],"nextCursor":"2"}`
+			case q.Method == "tools/list" && q.Params.Cursor == "2":
+				result = `{"tools":[{"name":"b","inputSchema":{"type":"object"}}]}`
+			}
+			if err := m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"result":` + result + `}`)); err != nil {
+				t.Error(err)
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.sub = sub
+		b.flush(e.nc)
+		e.up()
+		b.await("its tools are shown", func() bool {
+			s, _ := b.spec("wrapped")
+			return len(s.Tools) == 2 && s.Tools[1].Own == "b" && s.Dialect == "mcp" && s.Server != nil
+		})
+	})
 }

@@ -40,7 +40,8 @@ type elector struct {
 	stepDown    <-chan struct{} // the loop found that this replica is fenced
 	reconnected <-chan struct{} // the client has reconnected
 	report      func(func(*loop))
-	denied      bool       // the loop was notified that NATS denies the election requests
+	failing     time.Time  // since when the lease cannot be acquired; zero: it can be
+	reported    bool       // the loop was notified why
 	otherLease  leaseWatch // the lease of another holder
 }
 
@@ -106,9 +107,11 @@ func (e *elector) run(ctx context.Context) {
 			e.acquireFailed(err)
 			e.pauseAfter(ctx, err, 100*time.Millisecond)
 			continue
-		case e.denied:
-			e.denied = false
+		case e.reported:
 			e.report(func(l *loop) { l.election.trouble = "" })
+			fallthrough
+		default:
+			e.failing, e.reported = time.Time{}, false
 		}
 		if seq == 0 {
 			e.waitFree(ctx)
@@ -144,17 +147,27 @@ func (e *elector) awaitBucket(ctx context.Context) time.Time {
 	}
 }
 
-// acquireFailed logs why the lease could not be acquired. A denied permission needs an operator, so status shows it
-// as JetStream trouble.
+// acquireFailed logs why the lease could not be acquired. A denied permission, and an error that lasts, need an operator, so
+// status shows them as JetStream trouble.
 func (e *elector) acquireFailed(err error) {
-	if !errors.Is(err, errDenied) {
+	if e.failing.IsZero() {
+		e.failing = time.Now()
+	}
+	switch denied := errors.Is(err, errDenied); {
+	case denied:
+		e.log.Warn("cannot acquire the lease", "error", err, "again_in", deniedPause)
+	case e.reported || time.Since(e.failing) < acquireGrace:
 		e.log.Debug("cannot acquire the lease", "error", err)
 		return
+	default:
+		e.log.Warn("cannot acquire the lease: the catalog cannot be written; heartbeats are still processed", "error", err)
 	}
-	e.log.Warn("cannot acquire the lease", "error", err, "again_in", deniedPause)
-	e.denied = true
+	e.reported = true
 	e.report(func(l *loop) { l.election.trouble = err.Error() })
 }
+
+// acquireGrace is how long acquiring the lease may fail, as it does while JetStream elects a leader, until that is reported.
+const acquireGrace = 10 * time.Second
 
 // waitFree waits until the lease looks free. Events can be lost, so it returns after one TTL at the latest.
 func (e *elector) waitFree(ctx context.Context) {

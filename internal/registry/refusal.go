@@ -61,7 +61,8 @@ func (r *refusals) list() []Refusal {
 }
 
 func (l *loop) refuse(what, id string, err error) {
-	if l.refused.add(what, id, err.Error(), time.Now()) {
-		l.log.Log(l.ctx, l.level(slog.LevelWarn), "refused", "what", what, "id", words.Clip(id, 100), "error", err)
+	text := words.Clip(err.Error(), 1000) // it can quote what was received
+	if l.refused.add(what, id, text, time.Now()) {
+		l.log.Log(l.ctx, l.level(slog.LevelWarn), "refused", "what", what, "id", words.Clip(id, 100), "error", text)
 	}
 }

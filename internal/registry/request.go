@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -32,6 +33,7 @@ const (
 	maxPendingChunks   = 24 << 20 // a sender may be 8 MiB ahead of the acknowledgements
 	largeTimeout       = 30 * time.Second
 	silenceTimeout     = 5 * time.Second // an instance sends a frame every 2 s
+	maxToolPages       = 100
 )
 
 // retryNoResponders are the pauses before a request without responders is repeated: a subscription takes a moment to
@@ -60,6 +62,54 @@ func (q request) send(ctx context.Context, timeout time.Duration) (json.RawMessa
 		return nil, fmt.Errorf("request to %s: %w", q.subject, err)
 	}
 	return q.result(m.Data)
+}
+
+// withTools adds the tools to the answer of an MCP server to initialize. A bridge gives them in its answer; a server that is
+// itself on the mesh is sent tools/list, page by page.
+func (q request) withTools(ctx context.Context, answer json.RawMessage) (json.RawMessage, error) {
+	if _, isMCP := jsonrpc.Member(answer, "protocolVersion"); !isMCP {
+		return answer, nil
+	}
+	if _, has := jsonrpc.Member(answer, "tools"); has {
+		return answer, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	var tools [][]byte
+	size, params := 0, json.RawMessage("{}")
+	q.method = "tools/list"
+	for range maxToolPages {
+		q.params = params
+		result, err := q.send(ctx, handshakeTimeout)
+		if errors.Is(err, rpc.CodeMethodNotFound) { // a server without tools
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("tools/list: %w", err)
+		}
+		var page struct {
+			Tools      []json.RawMessage `json:"tools"`
+			NextCursor string            `json:"nextCursor"`
+		}
+		if err := json.Unmarshal(result, &page); err != nil {
+			return nil, fmt.Errorf("tools/list: %w", err)
+		}
+		for _, t := range page.Tools {
+			tools, size = append(tools, t), size+len(t)
+		}
+		if size > maxLargeAnswer || len(tools) > wire.MaxTools {
+			return nil, fmt.Errorf("tools/list: %d tools of %d bytes are over the limit of %d and %d", len(tools), size, wire.MaxTools, maxLargeAnswer)
+		}
+		if page.NextCursor == "" {
+			break
+		}
+		if params, err = json.Marshal(map[string]string{"cursor": page.NextCursor}); err != nil {
+			return nil, err
+		}
+	}
+	list := append(append([]byte{'['}, bytes.Join(tools, []byte{','})...), ']')
+	answer, _ = jsonrpc.SetMember(answer, "tools", list) // it is an object, since it has members
+	return answer, nil
 }
 
 func (q request) result(text []byte) (json.RawMessage, error) {

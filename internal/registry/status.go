@@ -122,6 +122,8 @@ func (r *Registry) Ready(ctx context.Context) error {
 		return errors.New("JetStream: " + s.JetStream)
 	case s.Leader == "":
 		return errors.New("no registry holds the lease")
+	case s.Stale && s.AgeMS <= staleAfter.Milliseconds():
+		return errors.New("the catalog is being read again")
 	case s.Stale:
 		return fmt.Errorf("the leader has not been active for %v", time.Duration(s.AgeMS)*time.Millisecond)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/fleet"
+	"github.com/extmesh/extmesh/internal/mcp"
 	"github.com/extmesh/extmesh/internal/natsconn"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -66,20 +67,29 @@ func (w *workers) do(q *limiter, work func(ctx context.Context) func(*loop)) {
 	})
 }
 
+// handshakeParams are the params of initialize: the native members, and MCP's.
+func handshakeParams(version, id string) json.RawMessage {
+	return fmt.Appendf(nil, `{"agent_version":%q,"extension_id":%q,"protocolVersion":%q,"capabilities":{},"clientInfo":{"name":"extmesh","version":%q}}`,
+		version, id, mcp.LatestLegacy, version)
+}
+
 // handshake sends initialize to an instance. Most answers fit into one message. The others are requested again in chunks,
 // one at a time, which bounds their memory.
 func (w *workers) handshake(h fleet.Handshake, limit int) {
 	q := request{nc: w.nc, subject: h.Subject, method: "initialize", acks: func(reply string) bool { return w.cfg.Prefix.MayAcknowledge(h.RPC, reply) },
-		params: json.RawMessage(fmt.Sprintf(`{"agent_version":%q,"extension_id":%q}`, w.cfg.Version, h.ID))}
+		params: handshakeParams(w.cfg.Version, h.ID)}
 	w.do(&w.handshakes, func(ctx context.Context) func(*loop) {
 		answer, err := q.send(ctx, handshakeTimeout)
+		if err == nil {
+			answer, err = q.withTools(ctx, answer)
+		}
 		offered := fleet.ParseOffer(answer, err, limit)
 		return func(l *loop) {
 			if !h.Chunked || !errors.Is(err, rpc.CodeTooLarge) {
 				l.fleet.HandshakeDone(h, offered, time.Now())
 				return
 			}
-			w.do(&w.large, func(ctx context.Context) func(*loop) {
+			w.do(&w.large, func(ctx context.Context) func(*loop) { // of an instance with the feature stream, whose answer has its tools
 				answer, err := q.sendChunked(ctx, largeTimeout)
 				offered := fleet.ParseOffer(answer, err, limit)
 				return func(l *loop) { l.fleet.HandshakeDone(h, offered, time.Now()) }
