@@ -12,8 +12,11 @@ import (
 	"github.com/extmesh/extmesh/internal/document"
 )
 
-// maxSubjectPrefix leaves room for the id and the instance in NATS's control line of 4096 bytes.
-const maxSubjectPrefix = 255
+// The limits of a subject_prefix, which are those of the registries (docs/protocol.md).
+const (
+	maxSubjectPrefix = 64 // bytes
+	maxPrefixTokens  = 8
+)
 
 // hostSyntax matches a DNS name or an IPv4 address, including international letters and the underscores of container
 // names. It is compiled on first use: with all letters of Unicode that takes most of a millisecond, and few manifests
@@ -138,28 +141,29 @@ func (t transportTable) subjectPrefix(id string) string {
 	return s
 }
 
-// wrongPrefix returns why s cannot be the beginning of a NATS subject (docs.nats.io, "Subject-Based Messaging"), or
-// "".
+// wrongPrefix returns why s cannot be the beginning of a subject that a registry accepts, or "".
 func wrongPrefix(s string) string {
 	if blank(s) {
 		return "is blank"
 	}
 	if len(s) > maxSubjectPrefix {
-		return "is longer than 255 bytes"
+		return "is longer than " + strconv.Itoa(maxSubjectPrefix) + " bytes"
 	}
-	if !printable(s) || strings.ContainsFunc(s, unicode.IsSpace) {
-		return "contains white space or a control character"
+	tokens := strings.Split(s, ".")
+	if len(tokens) > maxPrefixTokens {
+		return "has more than " + strconv.Itoa(maxPrefixTokens) + " tokens"
 	}
-	if strings.HasPrefix(s, "$") || s == "_INBOX" || strings.HasPrefix(s, "_INBOX.") {
-		return "is reserved by NATS"
-	}
-	for token := range strings.SplitSeq(s, ".") {
+	for _, token := range tokens {
 		if token == "" {
 			return "has an empty token"
 		}
-	}
-	if strings.ContainsAny(s, "*>") {
-		return "contains a wildcard"
+		if strings.ContainsFunc(token, notInToken) {
+			return "has a character that is not a letter of A to Z, a digit or -"
+		}
 	}
 	return ""
+}
+
+func notInToken(r rune) bool {
+	return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '-')
 }

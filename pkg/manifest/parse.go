@@ -11,6 +11,9 @@ import (
 	"github.com/extmesh/extmesh/internal/document"
 )
 
+// maxVersion is the longest version that registries accept, in bytes.
+const maxVersion = 64
+
 // Limits of texts for people, in Unicode characters.
 const (
 	maxDescription = 512
@@ -153,7 +156,11 @@ func (t *table) version(key string) (string, *semver.Version) {
 		return "", nil
 	}
 	v, err := semver.StrictNewVersion(s)
-	if err == nil {
+	switch {
+	case len(s) > maxVersion:
+		t.Fault(t.Key(key), "has %d bytes; want at most %d", len(s), maxVersion)
+		return s, nil
+	case err == nil:
 		return s, v
 	}
 	example := "1.0.0"

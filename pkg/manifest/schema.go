@@ -8,13 +8,15 @@ import (
 	"time"
 
 	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 const (
 	// semverPattern is semver.org's recommended pattern.
 	semverPattern   = `^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)(\.(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*))*)?(\+[0-9a-zA-Z-]+(\.[0-9a-zA-Z-]+)*)?$`
 	durationPattern = `^\+?(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+$`
-	prefixPattern   = `^[^\s.*>$][^\s.*>]*(\.[^\s.*>]+)*$`
+	prefixPattern   = `^[A-Za-z0-9-]+(\.[A-Za-z0-9-]+){0,7}$`
 	urlPattern      = `^([hH][tT][tT][pP][sS]?://[^\s#]+|[\s\S]*\$\{[\s\S]*)$` // or any text with a placeholder
 	notBlank        = `\S`
 )
@@ -70,8 +72,9 @@ func pluginRules(s *jsonschema.Schema) {
 	p := s.Properties
 	syntax := id(MaxID)
 	p["id"].Pattern, p["id"].MaxLength, p["id"].Not = syntax.Pattern, syntax.MaxLength, syntax.Not
-	p["version"].Pattern = semverPattern
-	p["min_agent_version"].Pattern = semverPattern
+	for _, key := range []string{"version", "min_agent_version"} {
+		p[key].Pattern, p[key].MaxLength = semverPattern, jsonschema.Ptr(maxVersion)
+	}
 	p["name"].MaxLength = jsonschema.Ptr(maxLabel)
 	p["description"].MaxLength = jsonschema.Ptr(maxDescription)
 	p["priority"].Default = json.RawMessage("0")
@@ -157,7 +160,7 @@ func tagged(s *jsonschema.Schema, alias string, fields []field, required map[str
 
 func id(limit int) *jsonschema.Schema {
 	return &jsonschema.Schema{
-		Pattern: idPattern, MaxLength: jsonschema.Ptr(limit), Not: enum(reserved...),
+		Pattern: idPattern, MaxLength: jsonschema.Ptr(limit), Not: enum(wire.ReservedIDs...),
 	}
 }
 

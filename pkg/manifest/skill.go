@@ -22,6 +22,9 @@ type Skill struct {
 	Body        string   // the text after the front matter, cut to MaxChars
 }
 
+// maxSkillBody is the longest body that registries accept, in bytes.
+const maxSkillBody = 256 << 10
+
 // ParseSkill parses a SKILL.md; path is only for the diagnostics. The front matter is YAML between two lines of
 // "---", the first of which is the first line of the file; its keys are name, description, max_chars and requires
 // with bins and env. All its faults are reported together, with line, column and key; a syntax error is reported
@@ -48,6 +51,9 @@ func ParseSkill(path string, data []byte) (*Skill, []Diagnostic) {
 	if n := utf8.RuneCountInString(body); s.MaxChars > 0 && n > s.MaxChars {
 		d.Warn("max_chars", "the body has %d characters and is cut to %d; shorten it or raise max_chars", n, s.MaxChars)
 		s.Body = string([]rune(body)[:s.MaxChars])
+	}
+	if len(s.Body) > maxSkillBody {
+		d.FaultAt(0, "the body has %d bytes; want at most %d", len(s.Body), maxSkillBody)
 	}
 	if blank(body) {
 		d.Warn("", "there is nothing below the front matter")
