@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -53,6 +55,9 @@ available. With --up DIR it starts a mesh with the extensions under DIR, unless 
   extctl mcp --http 127.0.0.1:7331`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.chooseView(cmd.Flags().Changed); err != nil {
+				return daemon.UsageError{Err: err}
+			}
 			return runMCP(cmd.Context(), a, o)
 		},
 	}
@@ -78,7 +83,7 @@ func (o *mcpOptions) addViewFlags(cmd *cobra.Command) {
 	f.IntVar(&o.door.View.NameLimit, "name-limit", wire.MaxToolName, "longest name of a tool, in `BYTES`, from 24 to 64")
 	f.StringVar(&o.tools, "tools", "auto", "`MODE` of offering: all lists every tool, search offers tools to search and call them, auto searches in large meshes")
 	f.IntVar(&o.door.View.SearchOver, "search-over", 128, "`NUMBER` of tools above which auto searches")
-	f.StringVar(&o.profiles, "profiles", "", "`FILE` with profiles: named selections of tools (docs/mcp.md)")
+	f.StringVar(&o.profiles, "profiles", "", "`FILE` with profiles: named selections of tools (docs/mcp.md); --exclude, --read-only and --name-limit reduce all of them")
 	f.StringVar(&o.profile, "profile", "", "offer the profile `NAME` instead of the one named default")
 }
 
@@ -92,9 +97,6 @@ func runMCP(ctx context.Context, a *app, o mcpOptions) error {
 		return usage("--timeout %v: want a positive duration", a.timeout)
 	}
 	o.door.Logger, o.door.Version, o.door.CallTimeout = logger, daemon.Version(), a.timeout
-	if err := o.chooseView(); err != nil {
-		return daemon.UsageError{Err: err}
-	}
 	if o.door.Wait == 0 {
 		o.door.Wait = -1
 	}
@@ -151,8 +153,9 @@ func (l *mcpLink) serveWithHealth(ctx context.Context, f *httpFlags) error {
 	return err
 }
 
-// chooseView combines the flags and the profiles.
-func (o *mcpOptions) chooseView() (err error) {
+// chooseView combines the flags, of which isGiven reports whether one was given, and the profiles. A profile decides what it
+// offers; the flags can only reduce that.
+func (o *mcpOptions) chooseView(isGiven func(flag string) bool) (err error) {
 	o.door.View.Names, o.door.View.Tools = door.NameMode(o.names), door.ToolMode(o.tools)
 	if n := o.door.View.SearchOver; n < 1 {
 		return fmt.Errorf("--search-over %d: want a positive number; --tools search always offers the search", n)
@@ -163,8 +166,21 @@ func (o *mcpOptions) chooseView() (err error) {
 		}
 		return nil
 	}
+	for _, flag := range []string{"only", "names", "tools", "search-over"} {
+		if isGiven(flag) {
+			return fmt.Errorf("--%s does not apply to profiles: in %s, give them the key %s", flag, o.profiles, strings.ReplaceAll(flag, "-", "_"))
+		}
+	}
 	if o.door.Profiles, err = readProfiles(o.profiles); err != nil {
 		return fmt.Errorf("--profiles: %w", err)
+	}
+	for name, view := range o.door.Profiles {
+		view.ReadOnly = view.ReadOnly || o.door.View.ReadOnly
+		view.Exclude = slices.Concat(view.Exclude, o.door.View.Exclude)
+		if limit := o.door.View.NameLimit; view.NameLimit == 0 || limit < view.NameLimit {
+			view.NameLimit = limit
+		}
+		o.door.Profiles[name] = view
 	}
 	name := cmp.Or(o.profile, config.DefaultProfile)
 	view, ok := o.door.Profiles[name]
@@ -172,7 +188,7 @@ func (o *mcpOptions) chooseView() (err error) {
 	case !ok && o.profile != "":
 		return fmt.Errorf("%s has no profile %s", o.profiles, o.profile)
 	case ok:
-		o.door.View = view
+		o.door.View, o.door.Profile = view, name
 	}
 	return nil
 }

@@ -45,7 +45,7 @@ func (f *httpFlags) add(cmd *cobra.Command) {
 	fs.StringArrayVar(&f.origins, "allow-origin", nil, "web pages of `ORIGIN` may use the server: https://app.example.com or https://*.example.com; can be repeated")
 	fs.StringVar(&f.cert, "http-cert", "", "TLS certificate `FILE` of the server")
 	fs.StringVar(&f.key, "http-key", "", "TLS key `FILE` of the server")
-	fs.IntVar(&f.rate, "rate", 0, "limit of requests per second of one client or token, as a `NUMBER`; four times as many can come at once (default 50, none if ADDR is on this machine)")
+	fs.IntVar(&f.rate, "rate", 0, "limit of requests per second of one token, or of all clients together if there are no tokens, as a `NUMBER`; four times as many can come at once (default 50, none if ADDR is on this machine)")
 	fs.StringVar(&f.admin, "admin", "", "serve /healthz, /readyz and /metrics on `ADDR`: host:port")
 	fs.DurationVar(&f.drain, "drain", 30*time.Second, "how long calls may still run when the server stops, as a `DURATION`")
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -187,6 +188,9 @@ func printInstalled(a *app, e clients.Env, s clients.Setup, out clients.Installe
 // meshEntry is the entry that starts this program, with the flags by which it finds the mesh. Credentials are not written.
 func meshEntry(a *app, f clientFlags, args []string) (clients.Entry, error) {
 	if f.url != "" {
+		if len(args) > 0 {
+			return clients.Entry{}, usage("--http URL: the arguments after -- are for a server that the client starts; give them to the server at the URL, whose profiles have URLs of their own")
+		}
 		if gate.HoldsPassword(f.url) {
 			return clients.Entry{}, usage("--http has a password, which would be readable in the client's file; use --token-env")
 		}
@@ -196,12 +200,25 @@ func meshEntry(a *app, f clientFlags, args []string) (clients.Entry, error) {
 	if err != nil {
 		return clients.Entry{}, err
 	}
-	for _, flag := range []struct{ name, value string }{
-		{"--server", a.nats.Server}, {"--context", a.nats.Context}, {"--creds", a.nats.Creds}, {"--nkey", a.nats.NKey},
-		{"--tlscert", a.nats.TLSCert}, {"--tlskey", a.nats.TLSKey}, {"--tlsca", a.nats.TLSCA}, {"--inbox-prefix", a.nats.InboxPrefix},
+	args = slices.Clone(args)
+	if err := absolutePaths(args); err != nil {
+		return clients.Entry{}, err
+	}
+	for _, flag := range []struct {
+		name, value string
+		isFile      bool
+	}{
+		{"--server", a.nats.Server, false}, {"--context", a.nats.Context, filepath.Ext(a.nats.Context) == ".json"},
+		{"--creds", a.nats.Creds, true}, {"--nkey", a.nats.NKey, true}, {"--tlscert", a.nats.TLSCert, true},
+		{"--tlskey", a.nats.TLSKey, true}, {"--tlsca", a.nats.TLSCA, true}, {"--inbox-prefix", a.nats.InboxPrefix, false},
 	} {
 		if gate.HoldsPassword(flag.value) {
 			return clients.Entry{}, usage("%s has a password, which would be readable in the client's file; use --context or --creds", flag.name)
+		}
+		if flag.isFile && flag.value != "" {
+			if flag.value, err = filepath.Abs(flag.value); err != nil {
+				return clients.Entry{}, err
+			}
 		}
 		if flag.value != "" {
 			args = append(args, flag.name, flag.value)
@@ -211,6 +228,29 @@ func meshEntry(a *app, f clientFlags, args []string) (clients.Entry, error) {
 		args = append(args, "--prefix", a.nats.Prefix)
 	}
 	return clients.Entry{Command: self, Args: args}, nil
+}
+
+// absolutePaths makes the values of the flags that name files and directories absolute: a client starts the server in a
+// directory of its own.
+func absolutePaths(args []string) (err error) {
+	for i := range args {
+		name, value, joined := strings.Cut(args[i], "=")
+		if name != "--up" && name != "--profiles" && name != "--tokens" {
+			continue
+		}
+		switch {
+		case joined:
+			if value, err = filepath.Abs(value); err == nil {
+				args[i] = name + "=" + value
+			}
+		case i+1 < len(args):
+			args[i+1], err = filepath.Abs(args[i+1])
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // ownPath is the absolute path of this program, as it was called: a package manager's link stays valid after an upgrade.

@@ -3,26 +3,27 @@ package main
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/door"
 	"github.com/extmesh/extmesh/internal/terminal"
+	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 func mcpPreviewCmd(a *app) *cobra.Command {
 	var o mcpOptions
 	cmd := &cobra.Command{
 		Use:   "preview",
-		Short: "Show which tools extctl mcp offers, and which not and why",
-		Long: `Show which tools extctl mcp offers with the same flags, how large their list is, what was repaired in their
-descriptors, and which tools are left out and why.`,
+		Short: "Show what extctl mcp offers, and which tools not and why",
+		Long: `Show which tools, prompts, resources and skills extctl mcp offers with the same flags, how large the list of tools
+is, what was repaired in their descriptors, and which tools are left out and why. The extensions that have prompts or
+resources are asked for them.`,
 		Example: "  extctl mcp preview --names own",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.chooseView(); err != nil {
+			if err := o.chooseView(cmd.Flags().Changed); err != nil {
 				return daemon.UsageError{Err: err}
 			}
 			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {
@@ -30,7 +31,8 @@ descriptors, and which tools are left out and why.`,
 				if err != nil {
 					return err
 				}
-				p, err := door.NewPreview(o.door.View, c.All(), time.Now())
+				client := mesh.NewClient(s.nc, mesh.ClientOptions{Prefix: string(s.prefix), Catalog: c, WaitReady: -1})
+				p, err := door.NewPreview(ctx, o.door.View, c, client)
 				if err != nil {
 					return daemon.UsageError{Err: err}
 				}
@@ -56,11 +58,27 @@ func printPreview(s *session, p door.Preview) error {
 		}
 		fmt.Fprintln(s.stdout, line)
 	}
+	for _, of := range p.Prompts {
+		fmt.Fprintln(s.stdout, "prompt", terminal.Clean(of.Name))
+	}
+	for _, r := range p.Resources {
+		fmt.Fprintln(s.stdout, "resource", terminal.Clean(r.URI))
+	}
+	for _, r := range p.Templates {
+		fmt.Fprintln(s.stdout, "resources", terminal.Clean(r.URI))
+	}
 	for _, h := range p.Hidden {
 		fmt.Fprintf(s.stdout, "not offered: %s/%s: %s\n", h.Extension, terminal.Clean(h.Tool), h.Reason)
 	}
+	for _, u := range p.Unread {
+		fmt.Fprintf(s.stdout, "not read: %s of %s: %s\n", u.List, u.Extension, terminal.Clean(u.Reason))
+	}
 	// A token is about four bytes of such text.
-	fmt.Fprintf(s.stdout, "%d tools, %d KB, about %d tokens\n", len(p.Tools), (p.Bytes+1023)>>10, p.Bytes/4)
+	fmt.Fprintf(s.stdout, "%d tools, %d KB, about %d tokens", len(p.Tools), (p.Bytes+1023)>>10, p.Bytes/4)
+	if n := len(p.Prompts) + len(p.Resources) + len(p.Templates); n > 0 {
+		fmt.Fprintf(s.stdout, "; %d prompts, %d resources, %d templates of resources", len(p.Prompts), len(p.Resources), len(p.Templates))
+	}
+	fmt.Fprintln(s.stdout)
 	if p.Searching {
 		fmt.Fprintln(s.stdout, "clients get tools to search and call these, instead of the list (--tools all changes that)")
 	}

@@ -190,6 +190,8 @@ func TestMCPUsage(t *testing.T) {
 		{"--http 127.0.0.1:0 --http-cert no-such-file", "no-such-file"},
 		{"--profile x", "--profile needs --profiles"},
 		{"--profiles no-such-file", "no-such-file"},
+		{"--profiles p.yaml --only x", "--only does not apply to profiles: in p.yaml, give them the key only"},
+		{"--profiles p.yaml --search-over 7", "give them the key search_over"},
 		{"token bad/name", `"bad/name" is not a name`},
 	} {
 		var out, stderr logBuffer
@@ -213,6 +215,10 @@ func TestMCPOverHTTP(t *testing.T) {
 	profiles := filepath.Join(dir, "profiles.yaml")
 	if err := os.WriteFile(profiles, []byte("profiles: {none: {exclude: ['*']}, default: {names: own}}\n"), 0o600); err != nil {
 		t.Fatal(err)
+	}
+	restricted := startMCP(t, "--server", b.url, "--wait", "30s", "--profiles", profiles, "--read-only")
+	if got := restricted.ask(listTools); !strings.Contains(got, `"tools":[]`) {
+		t.Errorf("with --read-only, the profile has %s", got)
 	}
 	socket := filepath.Join(dir, "s")
 	for _, addr := range []string{"127.0.0.1:0", "unix:" + socket} {

@@ -278,7 +278,7 @@ func watch(t *testing.T) *watched {
 	other := server("other nats")
 	w.proxy, w.door = newProxy(t, other), listen()
 	config := read(t, "deploy/monitoring/prometheus.yml")
-	config = strings.NewReplacer("15s", "500ms", `"registry-1:8222"`, `"registry-1:8222", "registry-of-other:8222"`, `"mcp:8222"`, `"mcp:8222", "mcp-of-other:8222"`).Replace(config)
+	config = strings.NewReplacer("15s", "500ms", `"registry-1:8080"`, `"registry-1:8080", "registry-of-other:8080"`, `"mcp:8080"`, `"mcp:8080", "mcp-of-other:8080"`).Replace(config)
 	for name, line := range map[string][]string{
 		"registry-0":        {"registry", "--server", w.nats, "--name", "registry-0", "--http"},
 		"registry-1":        {"registry", "--server", w.nats, "--name", "registry-1", "--http"},
@@ -291,7 +291,7 @@ func watch(t *testing.T) *watched {
 	} {
 		w.web[name] = listen()
 		w.specs[name] = append(append([]string{binary(t, line[0])}, line[1:]...), w.web[name])
-		config = strings.ReplaceAll(config, `"`+name+":8222", `"`+w.web[name])
+		config = strings.ReplaceAll(config, `"`+name+":8080", `"`+w.web[name])
 	}
 	writeFile(t, filepath.Join(dir, "prometheus.yml"), config)
 	writeFile(t, filepath.Join(dir, "rules.yml"), quick(read(t, "deploy/monitoring/rules.yml")))

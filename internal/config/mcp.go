@@ -2,7 +2,6 @@ package config
 
 import (
 	"errors"
-	"fmt"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -64,9 +63,6 @@ func ParseTokens(path string, text []byte) ([]Token, error) {
 		}
 		out = append(out, token)
 	})
-	if err == nil && len(out) == 0 {
-		err = fmt.Errorf("%s: it has no tokens; `extctl mcp token NAME` prints one", path)
-	}
 	return out, err
 }
 

@@ -127,7 +127,7 @@ func (c tools) callTool(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 	if c.searches(c.view.now.Load(), q.era) && isSearchTool(name) {
 		return c.callSearchTool(running, q, name, args)
 	}
-	t, err := c.resolve(name)
+	t, err := c.resolve(q, name)
 	if err != nil {
 		return nil, err
 	}
@@ -206,7 +206,7 @@ func (c *client) send(running *call, q *request, t *callee, do mesh.ToolCall) ([
 // failed is why a request has failed on the mesh, or the error with which it is answered.
 func (c *client) failed(q *request, t *callee, err error) (*failure, *rpc.Error) {
 	if e, ok := errors.AsType[*mesh.NotFoundError](err); ok {
-		return nil, tools{c}.unknownTool(t.name, e.Nearest)
+		return nil, tools{c}.unknownTool(q, t.name, e.Nearest)
 	}
 	if e, ok := errors.AsType[*mesh.AmbiguousError](err); ok {
 		return nil, ambiguousTool(t.name, e.Candidates)
@@ -243,7 +243,7 @@ func ownError(e *rpc.Error, t *callee, era mcp.Era) *rpc.Error {
 
 // resolve finds a tool by its name in the view, by a name that it had, or by any name that the catalog resolves. A tool
 // that the view does not permit does not exist.
-func (c tools) resolve(name string) (*callee, *rpc.Error) {
+func (c tools) resolve(q *request, name string) (*callee, *rpc.Error) {
 	v := c.view.now.Load()
 	b := c.door.mesh.Load()
 	if b == nil {
@@ -264,7 +264,7 @@ func (c tools) resolve(name string) (*callee, *rpc.Error) {
 		if c.permits(t, tool) {
 			return t, nil
 		}
-		return nil, c.unknownTool(name, nil)
+		return nil, c.unknownTool(q, name, nil)
 	}
 	if e, ok := errors.AsType[*mesh.AmbiguousError](err); ok {
 		if permitted := c.permittedOf(b.catalog, e.Candidates); len(permitted) > 0 {
@@ -275,7 +275,7 @@ func (c tools) resolve(name string) (*callee, *rpc.Error) {
 	if ok && !c.door.isReady() && own != "" && wire.CheckID(id, true) == nil && !c.view.opt.isFiltered() {
 		return &callee{name: name, id: id, tool: name}, nil // without a catalog the mesh may still have it
 	}
-	return nil, c.unknownTool(name, nil)
+	return nil, c.unknownTool(q, name, nil)
 }
 
 // isFiltered reports whether the view hides anything.
@@ -303,7 +303,7 @@ func (c tools) permittedOf(catalog *mesh.Catalog, names []string) (out []string)
 }
 
 // unknownTool is the error for a name that no tool of the view has. It suggests similar names.
-func (c tools) unknownTool(name string, near []string) *rpc.Error {
+func (c tools) unknownTool(q *request, name string, near []string) *rpc.Error {
 	v := c.view.now.Load()
 	if near == nil {
 		names := make([]string, len(v.tools))
@@ -316,7 +316,7 @@ func (c tools) unknownTool(name string, near []string) *rpc.Error {
 	if len(near) > 0 {
 		text += " Similar names: " + strings.Join(near, ", ") + "."
 	}
-	if v.searching {
+	if c.searches(v, q.era) {
 		text += " Use " + toolSearch + " to find tools."
 	}
 	return mcp.NewError(rpc.CodeInvalidParams, text, map[string]any{"nearest": append([]string{}, near...)})

@@ -153,18 +153,17 @@ func (c *client) initialize(q *request) ([]byte, *rpc.Error) {
 	c.name = mcp.ClientName(p.ClientInfo)
 	c.legacy, c.searched, c.level = true, nil, 0
 	c.mu.Unlock()
-	c.searches(v, mcp.EraLegacy)
 	out := append([]byte(`{"protocolVersion":"`), mcp.Negotiate(p.ProtocolVersion)...)
 	out = append(append(out, `",`...), capabilities...)
 	out = append(append(out, `,"serverInfo":`...), c.door.serverInfo()...)
-	return append(c.appendInstructions(out, v), '}'), nil
+	return append(c.appendInstructions(out, v, mcp.EraLegacy), '}'), nil
 }
 
 // discover answers server/discover.
 func (c *client) discover() []byte {
 	out := append([]byte{'{'}, c.cacheable()...)
 	out = append(append(out, `"supportedVersions":["`+mcp.Modern+`"],`...), modernCapabilities...)
-	out = c.appendInstructions(out, c.view.now.Load())
+	out = c.appendInstructions(out, c.view.now.Load(), mcp.EraModern)
 	out = append(append(out, `,"_meta":{"`+mcp.MetaServerInfo+`":`...), c.door.serverInfo()...)
 	return append(out, '}', '}')
 }
@@ -181,8 +180,11 @@ func (d *Door) serverInfo() []byte {
 	return text
 }
 
-func (c *client) appendInstructions(dst []byte, v *view) []byte {
-	text := v.instructions
+func (c *client) appendInstructions(dst []byte, v *view, era mcp.Era) []byte {
+	text := v.instructions[0]
+	if c.searches(v, era) {
+		text = v.instructions[1]
+	}
 	switch {
 	case c.view.opt.Instructions != "":
 	case !c.door.isConnected():

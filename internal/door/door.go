@@ -19,6 +19,7 @@ import (
 type Options struct {
 	Version     string      // of the program, shown to clients
 	View        ViewOptions // what clients see that do not choose a profile
+	Profile     string      // the name of View. Default: default
 	Profiles    map[string]ViewOptions
 	Agent       string        // the caller's identity on the mesh; default: the name of the MCP client
 	CallTimeout time.Duration // default 5 min
@@ -78,12 +79,13 @@ func New(o Options) (*Door, error) {
 		metrics:  newMetrics(),
 	}
 	var err error
-	if d.view, err = newViewState(d, config.DefaultProfile, o.View); err != nil {
+	own := cmp.Or(o.Profile, config.DefaultProfile)
+	if d.view, err = newViewState(d, own, o.View); err != nil {
 		return nil, err
 	}
-	d.profiles = map[string]*viewState{config.DefaultProfile: d.view}
+	d.profiles = map[string]*viewState{own: d.view}
 	for name, view := range o.Profiles {
-		if name == config.DefaultProfile {
+		if name == own {
 			continue // it is View
 		}
 		if d.profiles[name], err = newViewState(d, name, view); err != nil {
@@ -265,6 +267,7 @@ func isClosed(c <-chan struct{}) bool {
 // render renders all views, and returns when an extension will have to be hidden.
 func (d *Door) render(extensions []mesh.Extension, now time.Time) (next time.Time) {
 	d.lists.tools.update(extensions, d.opt.Logger)
+	d.lists.noteUnavailable(extensions, now)
 	next = now.Add(time.Hour)
 	for _, v := range d.profiles {
 		next = earlier(next, v.render(extensions, &d.lists, now))

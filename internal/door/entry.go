@@ -132,13 +132,41 @@ type lists struct {
 	busy    map[listKey]bool
 	queue   []*list // to be requested
 	skills  []*skill
-	tools   renderCache // of the catalog
-	results chan *list  // buffered, for maxListRequests
+	tools   renderCache          // of the catalog
+	since   map[string]time.Time // by id: when an extension became unavailable; zero while it is available
+	results chan *list           // buffered, for maxListRequests
 	logger  *slog.Logger
 }
 
 func newLists(logger *slog.Logger) lists {
 	return lists{all: map[listKey]*list{}, busy: map[listKey]bool{}, results: make(chan *list, maxListRequests), logger: logger}
+}
+
+// noteUnavailable records when extensions became unavailable, by the clock of this machine. The catalog has only when the
+// present state began, and an extension that fails again and again changes its state all the time.
+func (l *lists) noteUnavailable(extensions []mesh.Extension, now time.Time) {
+	before := l.since
+	l.since = make(map[string]time.Time, len(extensions))
+	for _, e := range extensions {
+		since, known := before[e.ID]
+		switch {
+		case e.State.Available:
+			since = time.Time{}
+		case !known:
+			since = earlier(e.State.Since, now)
+		case since.IsZero():
+			since = now
+		}
+		l.since[e.ID] = since
+	}
+}
+
+// unavailableSince returns when an extension became unavailable.
+func (l *lists) unavailableSince(e mesh.Extension) time.Time {
+	if since := l.since[e.ID]; !since.IsZero() {
+		return since
+	}
+	return e.State.Since
 }
 
 // of returns what is known of a list.

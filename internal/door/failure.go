@@ -50,9 +50,9 @@ func (f *failure) result(era mcp.Era) []byte {
 	return era.Complete(text)
 }
 
-// to is the result of a request that has failed.
+// to is the result of a request that has failed. Arguments that do not fit are not a failure of the mesh.
 func (f *failure) to(q *request) []byte {
-	q.failed = true
+	q.failed = f.info.Kind != rpc.CodeInvalidParams.Kind()
 	return f.result(q.era)
 }
 

@@ -563,6 +563,38 @@ func TestTokens(t *testing.T) {
 	if a := w.do("POST", "", pingLine, session); a.status != 200 || !strings.Contains(log.String(), "cannot be read") {
 		t.Errorf("with a broken file: %+v; log: %s", a, log.String())
 	}
+	for _, step := range []struct {
+		text     string
+		ada, eve bool
+	}{
+		{"", true, true}, // it is being written
+		{"tokens: {ada: {sha256: SHA-ada, context: missing.json}, eve: {sha256: SHA-eve}}", false, true},
+		{"tokens: {ada: {sha256: SHA-ada}, eve: {sha256: SHA-eve}}", true, true},
+		{"tokens: {}", false, false},
+	} {
+		text := step.text
+		for _, name := range []string{"ada", "eve"} {
+			sum := sha256.Sum256([]byte("secret-" + name))
+			text = strings.ReplaceAll(text, "SHA-"+name, hex.EncodeToString(sum[:]))
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for name, want := range map[string]bool{"ada": step.ada, "eve": step.eve} {
+			lookAgain(tokens)
+			if _, ok := tokens.find("secret-" + name); ok != want {
+				t.Errorf("%s: %s is accepted: %v", text, name, ok)
+			}
+		}
+	}
+	for text, want := range map[string]string{"tokens: {}": "it has no tokens", "": "the file is empty"} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := LoadTokens(path, logger); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q at the start: %v", text, err)
+		}
+	}
 	if strings.Contains(log.String(), "secret-") {
 		t.Errorf("the log has a token: %s", log.String())
 	}

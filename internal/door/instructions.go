@@ -11,8 +11,9 @@ import (
 // maxInstructions is below the length at which clients cut the text (2,048 in Claude Code).
 const maxInstructions = 1900
 
-// instructions are the text that a client gives to the model: what this server is, and the extensions of the view.
-func instructions(o ViewOptions, v *view, shown []mesh.Extension) string {
+// instructions are the text that a client gives to the model: what this server is, and the extensions of the view. searches
+// tells how the client finds the tools.
+func instructions(o ViewOptions, tools int, shown []mesh.Extension, searches bool) string {
 	switch o.Instructions {
 	case "":
 	case "none":
@@ -24,9 +25,9 @@ func instructions(o ViewOptions, v *view, shown []mesh.Extension) string {
 	if len(shown) == 0 {
 		return "No extension on the tool mesh offers tools at the moment. This server sends a notification when tools are available."
 	}
-	if v.searching {
+	if searches {
 		text += fmt.Sprintf(" They have %d tools: find one with %s, then call it with %s, %s or %s, as the result says.",
-			len(v.tools), toolSearch, toolCallRead, toolCall, toolCallDestructive)
+			tools, toolSearch, toolCallRead, toolCall, toolCallDestructive)
 	}
 	text += " Extensions:"
 	for i, e := range shown {

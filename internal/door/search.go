@@ -114,7 +114,7 @@ func (c tools) callSearchTool(running *call, q *request, name string, args []byt
 	if err := json.Unmarshal(objectOr(args), &p); err != nil || p.Name == "" {
 		return misfit(wrapper, errors.New("name must be the name of a tool")).to(q), nil
 	}
-	t, err := c.resolve(p.Name)
+	t, err := c.resolve(q, p.Name)
 	if err != nil {
 		return newFailure(wrapper, rpc.CodeInvalidParams, rpc.RanNo, err.Message).to(q), nil
 	}

@@ -223,8 +223,7 @@ func (x *exchange) initialize(q *request) {
 		return
 	}
 	c := x.newClient()
-	x.h.door.awaitReady(x.r.Context())
-	result, e := c.initialize(q)
+	result, e := c.serve(x.r.Context(), q)
 	if e != nil {
 		x.error(http.StatusOK, q.id, e)
 		return

@@ -4,10 +4,12 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -37,32 +39,50 @@ func LoadTokens(path string, logger *slog.Logger) (*Tokens, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t, t.read(info)
+	incomplete, err := t.read(info)
+	switch {
+	case err != nil:
+		return nil, err
+	case incomplete != nil:
+		return nil, incomplete
+	case len(t.tokens) == 0:
+		return nil, fmt.Errorf("%s: it has no tokens; `extctl mcp token NAME` prints one", path)
+	}
+	return t, nil
 }
 
-// read reads the file. The caller holds mu, or has the only reference.
-func (t *Tokens) read(info os.FileInfo) error {
+// read reads the file. Tokens whose context is missing are left out, and incomplete tells which; the file is read again
+// then. The caller holds mu, or has the only reference.
+func (t *Tokens) read(info os.FileInfo) (incomplete, err error) {
 	if info.Mode().Perm()&0o027 != 0 {
-		return fmt.Errorf("%s: other users can read or change the tokens: chmod 600 it", t.path)
+		return nil, fmt.Errorf("%s: other users can read or change the tokens: chmod 600 it", t.path)
 	}
 	data, err := os.ReadFile(t.path)
 	if err != nil {
-		return err
+		return nil, err
+	}
+	if len(data) == 0 { // it is being written
+		return nil, fmt.Errorf("%s: the file is empty; `tokens: {}` is a file without tokens", t.path)
 	}
 	tokens, err := config.ParseTokens(t.path, data)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for _, token := range tokens {
+	var missing []error
+	t.tokens = slices.DeleteFunc(tokens, func(token config.Token) bool {
 		if !filepath.IsAbs(token.Context) {
-			continue
+			return false
 		}
-		if _, err := os.Stat(token.Context); err != nil {
-			return fmt.Errorf("%s: context of %s: %w", t.path, token.Name, err)
+		_, err := os.Stat(token.Context)
+		if err != nil {
+			missing = append(missing, fmt.Errorf("%s: context of %s: %w", t.path, token.Name, err))
 		}
+		return err != nil
+	})
+	if t.changed, t.size = info.ModTime(), info.Size(); len(missing) > 0 {
+		t.size = -1
 	}
-	t.tokens, t.changed, t.size = tokens, info.ModTime(), info.Size()
-	return nil
+	return errors.Join(missing...), nil
 }
 
 // find returns the entry of a token.
@@ -92,7 +112,11 @@ func (t *Tokens) refresh(now time.Time) {
 	t.looked = now
 	info, err := os.Stat(t.path)
 	if err == nil && (!info.ModTime().Equal(t.changed) || info.Size() != t.size) {
-		if err = t.read(info); err == nil {
+		var incomplete error
+		switch incomplete, err = t.read(info); {
+		case incomplete != nil:
+			t.logger.Error("tokens are refused, because their context cannot be read", "error", incomplete)
+		case err == nil:
 			t.logger.Info("the tokens were read again", "file", t.path, "tokens", len(t.tokens))
 		}
 	}

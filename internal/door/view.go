@@ -30,8 +30,8 @@ type view struct {
 	legacy       page
 	modern       page
 	hidden       []hidden
-	searching    bool // ToolsAuto decides for search
-	instructions string
+	searching    bool      // ToolsAuto decides for search
+	instructions [2]string // for clients that list the tools, and for those that search
 	extensions   int
 
 	index     sync.Once // of search
@@ -121,7 +121,7 @@ func buildView(o ViewOptions, old *view, extensions []mesh.Extension, all *lists
 	var shown []mesh.Extension
 	for _, e := range extensions {
 		r := all.tools[e.ID]
-		listed, until := isListed(e.State, o.HideAfter, now)
+		listed, until := isListed(e.State, all.unavailableSince(e), o.HideAfter, now)
 		if !listed || len(r.items)+len(r.hidden) == 0 && e.Spec.Server == nil {
 			continue
 		}
@@ -150,20 +150,20 @@ func buildView(o ViewOptions, old *view, extensions []mesh.Extension, all *lists
 	}
 	v.extensions = len(shown)
 	v.searching = o.searches(v, old.searching)
-	v.instructions = instructions(o, v, shown)
+	v.instructions = [2]string{instructions(o, len(v.tools), shown, false), instructions(o, len(v.tools), shown, true)}
 	return v, next
 }
 
 // isListed reports whether an extension's tools are listed, and until when if it is unavailable. Restarts do not change
-// the list: a tool disappears when its extension has been unavailable for a while.
-func isListed(s *mesh.StateDoc, hideAfter time.Duration, now time.Time) (ok bool, until time.Time) {
+// the list: a tool disappears when its extension has been unavailable since some time, whatever its states were.
+func isListed(s *mesh.StateDoc, since time.Time, hideAfter time.Duration, now time.Time) (ok bool, until time.Time) {
 	switch {
 	case s.Available:
 		return true, time.Time{}
 	case s.State == heartbeat.Gated || s.State == "":
 		return false, time.Time{}
 	}
-	until = s.Since.Add(hideAfter)
+	until = since.Add(hideAfter)
 	return now.Before(until), until
 }
 
