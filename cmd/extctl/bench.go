@@ -46,6 +46,9 @@ took. The calls are real: choose a tool that can be called ten thousand times wi
 				args = append(args, data)
 			}
 			return a.withMesh(cmd, 0, func(ctx context.Context, s *session) error {
+				if _, _, err := s.findTool(ctx, args[0]); errors.Is(err, mesh.ErrNoCatalog) { // following waits for a registry
+					return err
+				}
 				return s.follow(ctx, func(ctx context.Context, c *mesh.Catalog) error {
 					return runBench(ctx, s, c, args, o, warmUp)
 				})
@@ -110,7 +113,11 @@ func runBench(ctx context.Context, s *session, c *mesh.Catalog, args []string, o
 	} else {
 		err = printBench(s.stdout, t.Name, o, r)
 	}
-	if err == nil && ctx.Err() != nil {
+	switch {
+	case err != nil || ctx.Err() == nil:
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		err = silentError(exitTimeout)
+	default:
 		err = silentError(exitInterrupted)
 	}
 	return err

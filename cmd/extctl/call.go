@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,19 +44,46 @@ unless the tool's schema requires another type; key:=JSON is always JSON.`,
   extctl call clock/now tz=Europe/Rome
   extctl call ext_textkit_wordcount '{"text": "one two"}'`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: a.onMesh(callTimeout, func(ctx context.Context, s *session, args []string) error {
+		RunE: a.withStdin(a.onMesh(callTimeout, func(ctx context.Context, s *session, args []string) error {
 			result, err := s.call(ctx, args[0], args[1:], o)
 			if err != nil {
 				return err
 			}
 			return s.printResult(result, raw)
-		}),
+		})),
 		ValidArgsFunction: a.completeTools,
 	}
 	cmd.Flags().StringVar(&o.Agent, "agent-id", "", "the `ID` of the calling agent, for extensions that require it")
 	cmd.Flags().BoolVar(&raw, "raw", false, "print the result unchanged on a terminal, too")
 	cmd.Flags().StringVar(&o.Session, "session-id", "", "the `ID` of the agent's session")
 	return cmd
+}
+
+// withStdin makes a command with the arguments NAME - read standard input before the time of its call begins.
+func (a *app) withStdin(run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != 2 || args[1] != "-" {
+			return run(cmd, args)
+		}
+		var text []byte
+		done := make(chan error, 1)
+		stdin := a.stdin
+		go func() { // ends with the input, or with the program
+			var err error
+			text, err = io.ReadAll(io.LimitReader(stdin, toolargs.MaxArguments+1))
+			done <- err
+		}()
+		select {
+		case err := <-done:
+			if err != nil {
+				return err
+			}
+		case <-cmd.Context().Done():
+			return cmd.Context().Err()
+		}
+		a.stdin = bytes.NewReader(text)
+		return run(cmd, args)
+	}
 }
 
 func (s *session) call(ctx context.Context, tool string, args []string, o mesh.ClientOptions) (json.RawMessage, error) {

@@ -64,7 +64,7 @@ for each try. Failures that no bridge has answered, such as time-outs of the cal
 	flags.StringVar(&f.Tool, "tool", "", "only calls of the tool with this `NAME` in its extension")
 	flags.StringVar(&f.Agent, "caller", "", "only calls of this `CALLER`")
 	flags.StringVar(&f.CallID, "call", "", "only the call with this `CALL` id")
-	flags.IntVarP(&f.Limit, "lines", "n", 100, "at most `N` calls; without a limit if --since is given")
+	flags.IntVarP(&f.Limit, "lines", "n", 100, "at most `N` calls, and 1000 of one bridge; that many if --since is given")
 	addBridges(cmd, &f.bridges)
 	f.format.add(cmd)
 	return cmd
@@ -80,6 +80,8 @@ func (f *callsFlags) parse(a *app, args []string, limited bool) (err error) {
 		return usage("--failed and --slow cannot be combined; --failed --min 1s lists failures that took at least a second")
 	case f.min < 0:
 		return usage("--min %v: want a positive duration", f.min)
+	case f.min%time.Millisecond != 0:
+		return usage("--min %v: want whole milliseconds", f.min)
 	case f.Limit < 1:
 		return usage("-n %d: want at least 1", f.Limit)
 	}
@@ -125,7 +127,7 @@ func listCalls(ctx context.Context, s *session, f callsFlags) error {
 		return err
 	}
 	if more {
-		s.note("extctl: there are older ones; -n %d lists more", 2*max(len(all), 1))
+		s.note("extctl: there are older ones%s", listMore(len(all)))
 	}
 	return failed.report(s.app)
 }

@@ -244,6 +244,7 @@ func TestLogText(t *testing.T) {
 		{single, false, "11:00:00 b1/1 [stdout] loading?"},
 		{old, false, "11:00:00 Z3Wig6 loading?"},
 		{logLine{TS: now}, false, "12:00:00 - "},
+		{logLine{TS: now, Bridge: "b1", Dropped: 7}, false, "12:00:00 b1/1 [dropped 7 lines]"},
 		{yesterday, false, "2026-03-03 12:00:00 b1/2 loading?"},
 	} {
 		if got := logText(tt.l, tt.withID, false, now); got != tt.want {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/events"
@@ -59,7 +60,7 @@ answers does.`,
 	flags.StringVar(&f.since, "since", "", "only changes after this `TIME`: a duration such as 10m, or a time such as 2026-01-31T15:04:05Z")
 	flags.StringVar(&f.Bridge, "bridge", "", "only changes of this bridge and of instances on it, by its `NAME`")
 	flags.StringVar(&f.Kind, "kind", "", "only changes of this `KIND`: instance, host or leader")
-	flags.IntVarP(&f.Limit, "lines", "n", 100, "start with the last `N` changes; without a limit if --since is given")
+	flags.IntVarP(&f.Limit, "lines", "n", 100, "start with the last `N` changes, at most 1000; that many if --since is given")
 	flags.BoolVarP(&f.follow, "follow", "f", false, "keep printing new changes")
 	f.format.add(cmd)
 	if err := cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(eventKinds, cobra.ShellCompDirectiveNoFileComp)); err != nil { // the flag is defined above
@@ -137,9 +138,20 @@ func recorded(a events.Answer) string {
 	case len(a.Events) == 0:
 		text += "; no such change"
 	case a.More:
-		text += fmt.Sprintf("; there are older ones, -n %d lists more", 2*len(a.Events))
+		text += "; there are older ones" + listMore(len(a.Events))
 	}
 	return text
+}
+
+// maxListed is how many events or calls one registry or bridge returns at most.
+const maxListed = 1000
+
+// listMore tells how to get older entries than the n that are printed.
+func listMore(n int) string {
+	if n < maxListed {
+		return fmt.Sprintf(", -n %d lists more", min(2*max(n, 1), maxListed))
+	}
+	return "; an ID and the flags choose fewer kinds of them"
 }
 
 // eventsInterval is how often events -f asks for new ones.
@@ -151,6 +163,7 @@ func (s eventsCommand) follow(ctx context.Context, a events.Answer) error {
 	defer tick.Stop()
 	q, away := s.flags.Query, false
 	q.Since, q.Limit = time.Time{}, 0
+	last := lastTime(time.Time{}, a.Events)
 	for {
 		q.After = max(q.After, a.Revision) // another replica may have received less
 		select {
@@ -162,20 +175,34 @@ func (s eventsCommand) follow(ctx context.Context, a events.Answer) error {
 		switch {
 		case ctx.Err() != nil:
 			continue
+		case s.nc.IsClosed():
+			return nats.ErrConnectionClosed
 		case err != nil:
 			if !away {
 				s.printError(exitCode(err), err)
 			}
 			away = true
 			continue
-		case next.CatalogID != a.CatalogID: // the revisions of another catalog begin again
-			q.After = 0
+		case next.CatalogID != a.CatalogID: // its revisions begin again; the registry also has the events of the one before
+			q.After, q.Since, a.CatalogID, a.Revision = 0, last, next.CatalogID, 0
+			continue
+		case next.More:
+			s.note("extctl: there were more changes in this time than are printed")
 		}
 		away, a = false, next
+		last = lastTime(last, a.Events)
 		if err := s.print(a.Events); err != nil {
 			return err
 		}
 	}
+}
+
+// lastTime is the time of the last event, or before if there is none.
+func lastTime(before time.Time, all []events.Event) time.Time {
+	if len(all) == 0 {
+		return before
+	}
+	return all[len(all)-1].At
 }
 
 // print prints a line for each event: an object with --json.

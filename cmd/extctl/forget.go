@@ -21,6 +21,9 @@ func forgetCmd(a *app) *cobra.Command {
 		Short: "Remove a lost extension from the catalog now, instead of after the registry's --forget-after",
 		Args:  cobra.ExactArgs(1),
 		RunE: a.onMesh(requestTimeout, func(ctx context.Context, s *session, args []string) error {
+			if _, err := s.oneExtension(ctx, args[0]); err != nil { // following waits for a registry
+				return err
+			}
 			return s.follow(ctx, func(ctx context.Context, c *mesh.Catalog) error {
 				return forget(ctx, s, c, args[0])
 			})
@@ -41,6 +44,8 @@ func forget(ctx context.Context, s *session, c *mesh.Catalog, id string) error {
 	if err := checkGone(e); err != nil {
 		return err
 	}
+	ctx, end := s.denied.watch(ctx, s.prefix.Shutdown(id)+`"`)
+	defer end()
 	// The registry ignores a notice without an instance while the extension has named instances, so these come first.
 	for _, i := range append(slices.Clone(e.State.Instances), wire.InstanceState{}) {
 		data, err := json.Marshal(wire.ShutdownNotice{ID: id, Instance: i.Instance, Reason: wire.ReasonRemoved})
@@ -52,6 +57,9 @@ func forget(ctx context.Context, s *session, c *mesh.Catalog, id string) error {
 		}
 	}
 	err = c.WaitFor(ctx, func(c *mesh.Catalog) bool { _, ok := c.Get(id); return !ok })
+	if by := endedBy(ctx); err != nil && by != nil {
+		return by
+	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		f := fail(exitTimeout, "%s is still in the catalog", id)
 		f.hint = "is a registry running (extctl show registry)? Does a bridge still have its manifest (extctl hosts)?"

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/natsconn"
 	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -226,7 +227,7 @@ func (s *session) explainNoCatalog(err error) error {
 	}
 	var status struct{ Name, Version, JetStream string }
 	if requestErr != nil || json.Unmarshal(raw, &status) != nil {
-		f.err = &reworded{fmt.Sprintf("no catalog: no registry runs on this mesh (NATS at %s, prefix %s)", s.nc.ConnectedUrlRedacted(), s.prefix), err}
+		f.err = &reworded{fmt.Sprintf("no catalog: no registry runs on this mesh (NATS at %s, prefix %s)", natsconn.Server(s.nc), s.prefix), err}
 		f.hint = "start one with `registry --server URL`, or run a whole mesh with `extctl up`; is --prefix right?"
 		return f
 	}
@@ -252,5 +253,5 @@ func (s *session) noteNoCatalog(ctx context.Context) {
 		return
 	}
 	err = s.explainNoCatalog(err)
-	s.note("extctl: connected to NATS at %s; waiting for a catalog: %s", s.nc.ConnectedUrlRedacted(), terminal.Clean(strings.TrimPrefix(err.Error(), "no catalog: ")))
+	s.note("extctl: connected to NATS at %s; waiting for a catalog: %s", natsconn.Server(s.nc), terminal.Clean(strings.TrimPrefix(err.Error(), "no catalog: ")))
 }

@@ -277,6 +277,11 @@ func TestNoCatalogHints(t *testing.T) {
 	if code, _, stderr := extctl(t.Context(), srv.ClientURL(), "list"); code != exitNoNATS || !strings.Contains(stderr, "no registry runs on this mesh") || !strings.Contains(hintOf(stderr), "registry --server") {
 		t.Errorf("without a registry: exit code %d, %s", code, stderr)
 	}
+	for _, args := range [][]string{{"forget", "x"}, {"bench", "ext_x_y"}} { // they follow the catalog
+		if code, _, stderr := extctl(t.Context(), srv.ClientURL(), args...); code != exitNoNATS || !strings.Contains(stderr, "no registry runs on this mesh") {
+			t.Errorf("%s without a registry: exit code %d, %s", args[0], code, stderr)
+		}
+	}
 	nc, err := nats.Connect(srv.ClientURL(), nats.Timeout(time.Minute))
 	if err != nil {
 		t.Fatal(err)

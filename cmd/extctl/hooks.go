@@ -63,7 +63,7 @@ the event with all overrides merged. If an extension aborts a before_* hook, its
 the exit code is 12.`,
 		Example: `  extctl hook fire before_message text='my card is 4111 1111'`,
 		Args:    cobra.MinimumNArgs(1),
-		RunE: a.onMesh(callTimeout, func(ctx context.Context, s *session, args []string) error {
+		RunE: a.withStdin(a.onMesh(callTimeout, func(ctx context.Context, s *session, args []string) error {
 			event, err := toolargs.Parse(args[1:], nil, s.stdin)
 			if err != nil {
 				return daemon.UsageError{Err: err}
@@ -80,7 +80,7 @@ the exit code is 12.`,
 				return err
 			}
 			return printFired(s, fired)
-		}),
+		})),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 			return completeHooks(a, cmd, args)
 		},

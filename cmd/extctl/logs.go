@@ -25,10 +25,11 @@ type logLine struct {
 	TS       time.Time `json:"ts"`
 	Stream   string    `json:"stream,omitempty"` // stdout; absent: stderr
 	Line     string    `json:"line"`
+	Dropped  int       `json:"dropped,omitempty"` // instead of the line: the number of lines over the limit, which the bridge has dropped
 }
 
 // key identifies a line, to skip lines that are both stored and published while logs runs.
-func (l logLine) key() string { return fmt.Sprint(l.Instance, l.TS.UnixNano(), l.Line) }
+func (l logLine) key() string { return fmt.Sprint(l.Instance, l.TS.UnixNano(), l.Line, l.Dropped) }
 
 // source names the instance that has written the line: its bridge and its number there. Instance names differ at their
 // end only.
@@ -255,6 +256,9 @@ func logText(l logLine, withID, timestamps bool, now time.Time) string {
 	when += " " + terminal.Clean(l.source())
 	if l.Stream != "" {
 		when += " [" + terminal.Clean(l.Stream) + "]"
+	}
+	if l.Dropped > 0 {
+		return fmt.Sprintf("%s [dropped %d lines]", when, l.Dropped)
 	}
 	return when + " " + terminal.Clean(l.Line)
 }

@@ -82,7 +82,11 @@ func restart(ctx context.Context, s *session, o restartOptions, id string) error
 			return fail(exitNotFound, "the bridges of %s no longer run the instance", id)
 		}
 		if len(spots) > 1 && !eachAlone(spots) || len(e.State.Instances) > 1 {
-			return cmp.Or((&rolling{s: s, extension: e, opt: o, failed: failed, states: map[string]heartbeat.State{}}).run(ctx, spots), awaitReadyIf(ctx, s, o.wait, id))
+			r := &rolling{s: s, extension: e, opt: o, failed: failed, states: map[string]heartbeat.State{}}
+			if err := r.run(ctx, spots); err != nil {
+				return err
+			}
+			return awaitReadyIf(ctx, s, o.wait, id)
 		}
 	}
 	return restartAtOnce(ctx, s, o, id)
@@ -127,7 +131,10 @@ func restartAtOnce(ctx context.Context, s *session, o restartOptions, id string)
 	if err != nil {
 		return err
 	}
-	printed := printOperated(s, answers, failed, "restarting")
+	var printed error
+	if !s.json { // which is one object also if the command fails
+		printed = printOperated(s, answers, failed, "restarting")
+	}
 	pending := map[string]wire.InstanceState{}
 	for _, a := range answers {
 		for _, name := range a.parsed.Instances {
@@ -137,7 +144,13 @@ func restartAtOnce(ctx context.Context, s *session, o restartOptions, id string)
 		}
 	}
 	awaitShown(ctx, s, id, pending, ranSince)
-	return cmp.Or(awaitReadyIf(ctx, s, o.wait, id), printed)
+	if err := awaitReadyIf(ctx, s, o.wait, id); err != nil {
+		return err
+	}
+	if s.json {
+		printed = printOperated(s, answers, failed, "restarting")
+	}
+	return printed
 }
 
 // instancesOf reads the instances of an extension from the catalog, by their names.
@@ -314,6 +327,9 @@ func awaitReady(ctx context.Context, s *session, p spot, limit time.Duration) er
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.Canceled) {
 				return ctx.Err()
+			}
+			if s.timeout > 0 {
+				limit = min(limit, s.timeout)
 			}
 			return &notBackError{p, fail(exitTimeout, "after %v it is still %s (%s)", limit, p.state, cmp.Or(p.reason, "no reason given"))}
 		}

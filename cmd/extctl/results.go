@@ -46,7 +46,26 @@ func asMCP(result json.RawMessage) (r mcpResult, ok bool) {
 	}
 	_, content := members["content"]
 	_, structured := members["structuredContent"]
+	if content && !structured && !r.IsError && !isContent(r.Content, members) {
+		return r, false // a tool that is not an MCP tool may have a member of this name
+	}
 	return r, content || structured || r.IsError
+}
+
+// isContent reports whether parts are the content of an MCP result: those that can be read have a type, and if there are none,
+// the result has nothing else.
+func isContent(parts []json.RawMessage, members map[string]json.RawMessage) bool {
+	if len(parts) == 0 {
+		_, meta := members["_meta"]
+		return string(members["content"]) != "null" && (len(members) == 1 || len(members) == 2 && meta)
+	}
+	for _, raw := range parts {
+		var c mcpContent
+		if json.Unmarshal(raw, &c) == nil && c.Type == "" {
+			return false
+		}
+	}
+	return true
 }
 
 // printResult prints the result of a call. On a terminal, that of an MCP tool is printed as text, unless raw is set; anywhere

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/calls"
@@ -277,6 +278,9 @@ func (s statsCommand) watch(ctx context.Context) error {
 		now, err := s.sampleWithin(ctx)
 		if ctx.Err() != nil {
 			return cmp.Or(endedBy(ctx), streamEnd(ctx.Err()))
+		}
+		if s.nc.IsClosed() {
+			return nats.ErrConnectionClosed
 		}
 		if before == nil && err != nil {
 			return err

@@ -67,7 +67,8 @@ type taps struct {
 	bridges  []string
 	messages chan *nats.Msg
 	open     map[string]bool // those that have not sent the end of the tap
-	errs     []error
+	names    []string        // of the bridges that failed
+	errs     []error         // theirs
 	failed   failures
 	dropped  uint64
 }
@@ -93,7 +94,7 @@ func tap(ctx context.Context, s *session, f *tapFlags) error {
 		return err
 	}
 	if len(t.errs) == len(bridges) {
-		return s.allFailed(bridges, t.errs)
+		return s.allFailed(t.names, t.errs)
 	}
 	if t.dropped > 0 {
 		s.note("extctl: %d calls are not shown: there were too many", t.dropped)
@@ -153,7 +154,7 @@ func (t *taps) wait(ctx context.Context, s *session, limit time.Duration) error 
 
 func (t *taps) fail(s *session, bridge string, err error) {
 	delete(t.open, bridge)
-	t.failed, t.errs = append(t.failed, s.failureOf(bridge, err)), append(t.errs, err)
+	t.failed, t.names, t.errs = append(t.failed, s.failureOf(bridge, err)), append(t.names, bridge), append(t.errs, err)
 }
 
 // receive handles a message of a bridge: a call, the end of the tap, or the response to the request.

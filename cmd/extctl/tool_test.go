@@ -16,14 +16,16 @@ func TestMCPText(t *testing.T) {
 		`{"content":[{"type":"resource","resource":{"uri":"file:///x","text":"hi"}}]}`:                      "[resource file:///x, 2 bytes]\nhi\n",
 		`{"content":[{"type":"text","text":"{\"a\": 1}"}],"structuredContent":{"a":1}}`:                     "{\n  \"a\": 1\n}\n",
 		`{"content":[{"type":"text","text":"one"},7],"structuredContent":{"a":1}}`:                          "one\n[content that cannot be read]\n{\n  \"a\": 1\n}\n",
-		`{"content":[]}`: "(an empty result)\n",
+		`{"content":[]}`:            "(an empty result)\n",
+		`{"content":[],"_meta":{}}`: "(an empty result)\n",
 	} {
 		r, ok := asMCP(json.RawMessage(in))
 		if text := mcpText(r); !ok || text != want {
 			t.Errorf("%.80s: %q, want %q", in, text, want)
 		}
 	}
-	for _, other := range []string{`{"greeting":"hi"}`, `[]`, `"content"`, `{"content":"text"}`} {
+	for _, other := range []string{`{"greeting":"hi"}`, `[]`, `"content"`, `{"content":"text"}`,
+		`{"content":[{"title":"a"},{"title":"b"}],"total":2}`, `{"content":[],"next":5}`, `{"content":null,"path":"x"}`} {
 		if _, ok := asMCP(json.RawMessage(other)); ok {
 			t.Errorf("%s is taken for an MCP result", other)
 		}

@@ -116,8 +116,10 @@ func (h localHost) planRemoval(ctx context.Context, id string) (removal, error) 
 		}
 		return u, nil
 	}
-	if u.symlink = linkTo(paths[c.RootIndex], c); u.symlink != "" {
-		return u, nil
+	if h.settings().FollowLinks { // otherwise the directory was found by itself, whatever leads to it
+		if u.symlink = linkTo(paths[c.RootIndex], c); u.symlink != "" {
+			return u, nil
+		}
 	}
 	if u.dir = c.Root; sameDir(paths[c.RootIndex], c.Root) {
 		return u, usage("%s is itself a search path; remove it from extensions.search_paths", c.Root)

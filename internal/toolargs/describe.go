@@ -23,6 +23,7 @@ const (
 	maxDescribed = 200
 	maxDepth     = 4
 	maxTypeText  = 60
+	maxRead      = 64 << 20 // bytes, with what is read again for each reference
 )
 
 // schemaView is what is shown of a schema. Whatever it lacks, or is malformed in it, is left out.
@@ -44,7 +45,7 @@ type schemaView struct {
 
 // Describe lists the arguments that a schema declares, in the schema's order, with a text for the type of each.
 func Describe(schema json.RawMessage) []Argument {
-	v := viewer{root: schema}
+	v := viewer{root: schema, refs: map[string]json.RawMessage{}}
 	v.object("", schema, 0)
 	return v.rows
 }
@@ -53,11 +54,23 @@ func Describe(schema json.RawMessage) []Argument {
 type viewer struct {
 	root json.RawMessage
 	rows []Argument
+	read int // bytes
+	refs map[string]json.RawMessage
+}
+
+// mayRead counts what is read of the schema, and reports whether that is not too much.
+func (v *viewer) mayRead(bytes int) bool {
+	v.read += bytes
+	return v.read <= maxRead
 }
 
 // object adds the rows of an object's members.
 func (v *viewer) object(prefix string, schema json.RawMessage, depth int) {
-	for _, p := range Properties(v.resolved(schema, 0)) {
+	schema = v.resolved(schema, 0)
+	if !v.mayRead(len(schema)) {
+		return
+	}
+	for _, p := range Properties(schema) {
 		if len(v.rows) >= maxDescribed {
 			return
 		}
@@ -74,7 +87,11 @@ func (v *viewer) object(prefix string, schema json.RawMessage, depth int) {
 
 // view decodes a schema. A member of another type than the keyword has is left out with those after it.
 func (v *viewer) view(schema json.RawMessage) (s schemaView) {
-	_ = json.Unmarshal(v.resolved(schema, 0), &s)
+	target := v.resolved(schema, 0)
+	if !v.mayRead(len(target) + len(schema)) {
+		return s
+	}
+	_ = json.Unmarshal(target, &s)
 	if s.Description == "" && len(schema) > 0 {
 		var own schemaView
 		_ = json.Unmarshal(schema, &own) // next to a $ref
@@ -88,11 +105,17 @@ func (v *viewer) resolved(schema json.RawMessage, depth int) json.RawMessage {
 	var s struct {
 		Ref string `json:"$ref"`
 	}
-	if depth >= maxDepth || json.Unmarshal(schema, &s) != nil || !strings.HasPrefix(s.Ref, "#/") {
+	if depth >= maxDepth || !v.mayRead(len(schema)) || json.Unmarshal(schema, &s) != nil || !strings.HasPrefix(s.Ref, "#/") {
 		return schema
+	}
+	if target, ok := v.refs[s.Ref]; ok {
+		return v.resolved(target, depth+1)
 	}
 	at := v.root
 	for token := range strings.SplitSeq(strings.TrimPrefix(s.Ref, "#/"), "/") {
+		if !v.mayRead(len(at)) {
+			return schema
+		}
 		members, err := wire.Members(at)
 		token = strings.NewReplacer("~1", "/", "~0", "~").Replace(token)
 		i := slices.IndexFunc(members, func(m wire.Member) bool { return m.Key == token })
@@ -101,15 +124,16 @@ func (v *viewer) resolved(schema json.RawMessage, depth int) json.RawMessage {
 		}
 		at = members[i].Value
 	}
+	v.refs[s.Ref] = at
 	return v.resolved(at, depth+1)
 }
 
 // typeText is the type of a value in words: string, "metric" or "imperial", array of integer, integer from 1 to 9.
 func (v *viewer) typeText(schema json.RawMessage, depth int) string {
-	s := v.view(schema)
 	if depth >= maxDepth {
 		return "any"
 	}
+	s := v.view(schema)
 	switch {
 	case len(s.Const) > 0:
 		return string(s.Const)

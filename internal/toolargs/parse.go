@@ -18,8 +18,8 @@ import (
 	"github.com/extmesh/extmesh/internal/words"
 )
 
-// maxArguments limits the size of arguments read from a file or stdin.
-const maxArguments = 64 << 20
+// MaxArguments limits the size of arguments read from a file or stdin.
+const MaxArguments = 64 << 20
 
 // Parse parses the arguments of a call: a JSON object, @file, - for stdin, or key=value and key:=JSON pairs. schema
 // determines the type of the value in key=value; it may be empty. An error is a mistake in args.
@@ -55,12 +55,12 @@ func wholeArguments(args []string, stdin io.Reader) (text []byte, ok bool, err e
 	case arg != "-":
 		return []byte(arg), true, nil
 	}
-	text, err = io.ReadAll(io.LimitReader(stdin, maxArguments+1))
+	text, err = io.ReadAll(io.LimitReader(stdin, MaxArguments+1))
 	switch {
 	case err != nil:
 		return nil, true, fmt.Errorf("arguments: %w", err)
-	case len(text) > maxArguments:
-		return nil, true, fmt.Errorf("the arguments are larger than %d MiB", maxArguments>>20)
+	case len(text) > MaxArguments:
+		return nil, true, fmt.Errorf("the arguments are larger than %d MiB", MaxArguments>>20)
 	}
 	return text, true, nil
 }

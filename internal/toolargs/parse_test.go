@@ -2,6 +2,7 @@ package toolargs
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -39,6 +40,21 @@ func TestProperties(t *testing.T) {
 		if got := Properties(json.RawMessage(schema)); len(got) != want {
 			t.Errorf("%s: %v, want %d", schema, got, want)
 		}
+	}
+}
+
+// TestDescribeHostile: what is read of a schema is limited, also if each reference leads to twelve others.
+func TestDescribeHostile(t *testing.T) {
+	branches := strings.TrimSuffix(strings.Repeat(`{"$ref":"#/$defs/a"},`, 12), ",")
+	var properties strings.Builder
+	for i := range 300 {
+		fmt.Fprintf(&properties, `"p%d":{"$ref":"#/$defs/a"},`, i)
+	}
+	schema := `{"type":"object","properties":{` + strings.TrimSuffix(properties.String(), ",") + `},"$defs":{"a":{"anyOf":[` + branches + `],"description":"` + strings.Repeat("x", 100_000) + `"}}}`
+	v := viewer{root: json.RawMessage(schema), refs: map[string]json.RawMessage{}}
+	v.object("", v.root, 0)
+	if v.read < maxRead || len(v.rows) != maxDescribed {
+		t.Errorf("%d bytes read, %d rows", v.read, len(v.rows))
 	}
 }
 
