@@ -213,9 +213,7 @@ func (m *scheduledMesh) wrong() string {
 		}
 	}
 	runs["service"] = nil
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	stored, err := mesh.LoadCatalog(ctx, m.operator, mesh.CatalogOptions{})
+	stored, err := m.stored()
 	if err != nil {
 		return fmt.Sprintf("the catalog cannot be read: %v", err)
 	}
@@ -225,6 +223,25 @@ func (m *scheduledMesh) wrong() string {
 		}
 	}
 	return ""
+}
+
+// stored reads the catalog as it is stored. A NATS server that was stopped answers with what it had, until it has caught up
+// (docs/rough_edges.md): then it is read again, until it has what the follower has received.
+func (m *scheduledMesh) stored() (*mesh.Catalog, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	bucket, received := m.follower.Revision()
+	for {
+		c, err := mesh.LoadCatalog(ctx, m.operator, mesh.CatalogOptions{})
+		if err != nil {
+			return nil, err
+		}
+		b, revision := c.Revision()
+		if b != bucket || revision >= received {
+			return c, nil
+		}
+		m.Logf("a server has revision %d, the follower %d", revision, received)
+	}
 }
 
 // bridgeRuns adds what the bridge runs, and compares it with its files.
