@@ -86,3 +86,17 @@ func TestMissing(t *testing.T) {
 		t.Errorf("missing in another stream: %v", got)
 	}
 }
+
+// TestDiffersAfterClockChange: a server whose clock was set back still has the same stream.
+func TestDiffersAfterClockChange(t *testing.T) {
+	var c Copy
+	for _, ch := range []Change{put("state.a", 5, 500), put("state.b", 6, 600), put("registry.lease", 7, 100)} {
+		c.Put(ch)
+	}
+	for lease, want := range map[Stamp]bool{{7, 100}: false, {8, 110}: false, {4, 200}: true} {
+		snapshot := map[string]Stamp{"state.a": {5, 500}, "state.b": {6, 600}, "registry.lease": lease}
+		if got := c.Differs(snapshot, lease); got != want {
+			t.Errorf("with the lease %v: another stream is %t", lease, got)
+		}
+	}
+}

@@ -120,6 +120,18 @@ func TestFireAfter(t *testing.T) {
 	}
 }
 
+// TestFireLargeOverride: an override with too many members changes nothing.
+func TestFireLargeOverride(t *testing.T) {
+	var members []string
+	for i := range maxOverride + 1 {
+		members = append(members, fmt.Sprintf(`"m%d":1`, i))
+	}
+	got := fire(t, "after_message", `{"text":"hi"}`, hooker{"one", 0, override("{" + strings.Join(members, ",") + "}")})
+	if string(got.Event) != `{"text":"hi"}` || len(got.Warnings) != 1 || !strings.Contains(got.Warnings[0].Message, "its override has 1001 members") {
+		t.Errorf("fired %.200s with the warnings %v", got.Event, got.Warnings)
+	}
+}
+
 func TestFireRefuses(t *testing.T) {
 	if _, err := NewClient(nil, ClientOptions{}).Fire(t.Context(), "before_message", nil); err == nil {
 		t.Error("fired without a catalog")

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -189,7 +190,47 @@ func TestNativeStopsWithoutLoss(t *testing.T) {
 	t.Logf("%d calls over %d changes of service, none lost", calls.Load(), rounds)
 }
 
+// TestOwnErrors: an error of a tool is not one of the mesh, also if it wraps the timeout of something that the tool uses.
+func TestOwnErrors(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Start(t, nil).Connect()
+	box := &mesh.Toolbox{Version: "1.0.0"}
+	for name, err := range map[string]error{"plain": errors.New("no such city"), "upstream": fmt.Errorf("upstream: %w", context.DeadlineExceeded)} {
+		box.AddRaw(name, "Fails.", nil, func(context.Context, *rpc.Request) (json.RawMessage, error) { return nil, err })
+	}
+	box.AddRaw("panics", "Panics.", nil, func(context.Context, *rpc.Request) (json.RawMessage, error) { panic("a defect") })
+	ctx, stop := context.WithCancel(t.Context())
+	var serving sync.WaitGroup
+	serving.Go(func() { // ends with ctx
+		if err := mesh.Serve(ctx, nc, mesh.Service{ID: "own", Version: "1.0.0", Handler: box}); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { stop(); serving.Wait() })
+	for tool, byMesh := range map[string]bool{"plain": false, "upstream": false, "panics": true} {
+		var m *nats.Msg
+		natstest.Eventually(t, tool+" is served", func() (ok bool) {
+			var err error
+			m, err = nc.Request("ext.own.rpc", fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"method":"tools/%s","params":{}}`, tool), time.Minute)
+			return err == nil
+		})
+		var answer struct{ Error *rpc.Error }
+		if err := json.Unmarshal(m.Data, &answer); err != nil || answer.Error == nil || answer.Error.Code != rpc.CodeInternal {
+			t.Errorf("%s: %s, %v", tool, m.Data, err)
+			continue
+		}
+		if marked := m.Header.Get("Nats-Service-Error-Code") != ""; marked != byMesh || marked != (answer.Error.Details().Kind != "") {
+			t.Errorf("%s: %s with %v", tool, m.Data, m.Header)
+		}
+	}
+}
+
 func TestServeRefuses(t *testing.T) {
+	for _, id := range []string{"email", "registry"} {
+		if err := mesh.Serve(t.Context(), nil, mesh.Service{ID: id, Version: "1.0.0", Handler: &mesh.Toolbox{}}); err == nil || !strings.Contains(err.Error(), "reserved") {
+			t.Errorf("the id %s: %v", id, err)
+		}
+	}
 	err := mesh.Serve(t.Context(), nil, mesh.Service{ID: "Bad Id", Prefix: "my mesh", SubjectPrefix: "ext.*"})
 	for _, want := range []string{"Bad Id", "version", "handler", "my mesh", "ext.*"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
