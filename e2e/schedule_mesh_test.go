@@ -226,21 +226,20 @@ func (m *scheduledMesh) wrong() string {
 }
 
 // stored reads the catalog as it is stored. A NATS server that was stopped answers with what it had, until it has caught up
-// (docs/rough_edges.md): then it is read again, until it has what the follower has received.
+// (docs/rough_edges.md). So it is read again for a second while it is behind the follower, as it also is after a purge.
 func (m *scheduledMesh) stored() (*mesh.Catalog, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	bucket, received := m.follower.Revision()
-	for {
+	for deadline := time.Now().Add(time.Second); ; time.Sleep(50 * time.Millisecond) {
 		c, err := mesh.LoadCatalog(ctx, m.operator, mesh.CatalogOptions{})
 		if err != nil {
 			return nil, err
 		}
 		b, revision := c.Revision()
-		if b != bucket || revision >= received {
+		if b != bucket || revision >= received || time.Now().After(deadline) {
 			return c, nil
 		}
-		m.Logf("a server has revision %d, the follower %d", revision, received)
 	}
 }
 
