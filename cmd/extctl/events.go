@@ -162,8 +162,12 @@ func (s eventsCommand) follow(ctx context.Context, a events.Answer) error {
 	tick := time.NewTicker(eventsInterval)
 	defer tick.Stop()
 	q, away := s.flags.Query, false
+	last := q.Since
+	if last.IsZero() {
+		last = time.Now()
+	}
 	q.Since, q.Limit = time.Time{}, 0
-	last := lastTime(time.Time{}, a.Events)
+	last = lastTime(last, a.Events)
 	for {
 		q.After = max(q.After, a.Revision) // another replica may have received less
 		select {
@@ -184,7 +188,7 @@ func (s eventsCommand) follow(ctx context.Context, a events.Answer) error {
 			away = true
 			continue
 		case next.CatalogID != a.CatalogID: // its revisions begin again; the registry also has the events of the one before
-			q.After, q.Since, a.CatalogID, a.Revision = 0, last, next.CatalogID, 0
+			q.After, q.Since, a.CatalogID, a.Revision = 0, last.Add(1), next.CatalogID, 0
 			continue
 		case next.More:
 			s.note("extctl: there were more changes in this time than are printed")

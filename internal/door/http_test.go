@@ -568,6 +568,7 @@ func TestTokens(t *testing.T) {
 		ada, eve bool
 	}{
 		{"", true, true}, // it is being written
+		{"tokens:\n", true, true},
 		{"tokens: {ada: {sha256: SHA-ada, context: missing.json}, eve: {sha256: SHA-eve}}", false, true},
 		{"tokens: {ada: {sha256: SHA-ada}, eve: {sha256: SHA-eve}}", true, true},
 		{"tokens: {}", false, false},
@@ -587,7 +588,7 @@ func TestTokens(t *testing.T) {
 			}
 		}
 	}
-	for text, want := range map[string]string{"tokens: {}": "it has no tokens", "": "the file is empty"} {
+	for text, want := range map[string]string{"tokens: {}": "it has no tokens", "": "it has no tokens"} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

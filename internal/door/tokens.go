@@ -1,6 +1,7 @@
 package door
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
@@ -61,12 +62,12 @@ func (t *Tokens) read(info os.FileInfo) (incomplete, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(data) == 0 { // it is being written
-		return nil, fmt.Errorf("%s: the file is empty; `tokens: {}` is a file without tokens", t.path)
-	}
 	tokens, err := config.ParseTokens(t.path, data)
 	if err != nil {
 		return nil, err
+	}
+	if len(tokens) == 0 && !bytes.Contains(data, []byte("{}")) { // it is being written
+		return nil, fmt.Errorf("%s: it has no tokens; `tokens: {}` is a file without any", t.path)
 	}
 	var missing []error
 	t.tokens = slices.DeleteFunc(tokens, func(token config.Token) bool {

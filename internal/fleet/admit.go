@@ -22,6 +22,9 @@ func (na *natives) admit(a *announced, now time.Time) *extension {
 	if known && x.announcements[a.Instance] != nil {
 		grows -= x.announcements[a.Instance].size
 	}
+	if !known {
+		grows += extensionRoom
+	}
 	var err error
 	if grows > 0 {
 		err = na.makeRoom(grows, now)

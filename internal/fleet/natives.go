@@ -59,8 +59,10 @@ func (na *natives) handleHeartbeat(id string, data []byte, now time.Time) {
 		if x = na.handleUnannounced(b, now); x == nil {
 			return
 		}
-	} else if a := x.announcements[b.Instance]; a != nil && a.implied && b.Version != "" && b.Version != a.Version {
-		if x = na.imply(b, now); x == nil {
+	} else if a := x.announcements[b.Instance]; a != nil && a.implied && b.Version != "" && compareVersions(b.Version, a.Version) > 0 {
+		upgraded := *a
+		upgraded.Version, upgraded.at = b.Version, now
+		if x = na.admit(&upgraded, now); x == nil {
 			return
 		}
 	}
@@ -117,11 +119,6 @@ func (na *natives) handleUnannounced(b heartbeat.Message, now time.Time) *extens
 		na.requestFor(&s.requests, now)
 		return nil
 	}
-	return na.imply(b, now)
-}
-
-// imply admits the announcement that a service which sends only heartbeats would have made.
-func (na *natives) imply(b heartbeat.Message, now time.Time) *extension {
 	a := wire.Announce{ID: b.ID, Version: b.Version, Instance: b.Instance, SubjectPrefix: string(na.cfg.Prefix),
 		Transport: "nats", Dialect: "ext"}
 	if a.Version == "" {
@@ -174,7 +171,7 @@ func (na *natives) requestFor(a *announceRequests, now time.Time) {
 // announced itself, or with the version or the digest of another announcement. This replica may have missed the announcement.
 func (na *natives) checkAnnouncement(x *extension, b *heartbeat.Message, now time.Time) {
 	have := x.announcements[b.Instance]
-	replaced := have != nil && b.Version != "" && b.Version != have.Version
+	replaced := have != nil && have.from == "" && b.Version != "" && b.Version != have.Version
 	if have == nil {
 		have = x.announcements[""]
 	}

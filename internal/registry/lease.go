@@ -156,9 +156,11 @@ func (e *elector) acquireFailed(err error) {
 	switch denied := errors.Is(err, errDenied); {
 	case denied:
 		e.log.Warn("cannot acquire the lease", "error", err, "again_in", deniedPause)
-	case e.reported || time.Since(e.failing) < acquireGrace:
+	case time.Since(e.failing) < acquireGrace:
 		e.log.Debug("cannot acquire the lease", "error", err)
 		return
+	case e.reported:
+		e.log.Debug("cannot acquire the lease", "error", err)
 	default:
 		e.log.Warn("cannot acquire the lease: the catalog cannot be written; heartbeats are still processed", "error", err)
 	}

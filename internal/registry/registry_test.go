@@ -121,7 +121,11 @@ func TestManifestOfService(t *testing.T) {
 	e := b.ext("weather", "1.0.0", "", "get") // serves ext.weather.rpc, and sends heartbeats with its id alone
 	b.publish(prefix.Heartbeat("weather"), `{"id":"weather"}`)
 	b.await("it is up", b.is("weather", heartbeat.Ready))
-	b.await("it has its tool", func() bool { s, _ := b.spec("weather"); return len(s.Tools) == 1 })
+	b.await("it has its tool", func() bool { // a handshake that failed before it served is repeated with a heartbeat
+		b.publish(prefix.Heartbeat("weather"), `{"id":"weather"}`)
+		s, _ := b.spec("weather")
+		return len(s.Tools) == 1
+	})
 	b.publish(prefix.Shutdown("weather"), wire.ShutdownNotice{ID: "weather", Reason: wire.ReasonRemoved})
 	b.await("it is forgotten", func() bool { return b.get("spec.weather") == nil && b.get("state.weather") == nil })
 	e.silence()

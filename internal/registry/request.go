@@ -73,15 +73,30 @@ func (q request) withTools(ctx context.Context, answer json.RawMessage) (json.Ra
 	if _, has := jsonrpc.Member(answer, "tools"); has {
 		return answer, nil
 	}
+	var declared struct {
+		Capabilities map[string]json.RawMessage `json:"capabilities"`
+	}
+	if json.Unmarshal(answer, &declared) == nil && declared.Capabilities != nil && declared.Capabilities["tools"] == nil {
+		answer, _ = jsonrpc.SetMember(answer, "tools", []byte("[]"))
+		return answer, nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
+	if err := q.nc.Publish(q.subject, jsonrpc.AppendRequest(nil, nil, "notifications/initialized", nil)); err != nil {
+		return nil, err
+	}
 	var tools [][]byte
 	size, params := 0, json.RawMessage("{}")
 	q.method = "tools/list"
 	for range maxToolPages {
 		q.params = params
 		result, err := q.send(ctx, handshakeTimeout)
-		if errors.Is(err, rpc.CodeMethodNotFound) { // a server without tools
+		if e, ok := errors.AsType[*rpc.Error](err); ok && e.Details().Kind == "" { // the server's own: it is ready without tools
+			note, err := json.Marshal([]wire.Diagnostic{{Level: "error", Code: "no_tools", Message: "the server answers initialize, but tools/list: " + e.Message}})
+			if err != nil {
+				return nil, err
+			}
+			answer, _ = jsonrpc.SetMember(answer, "diagnostics", note)
 			break
 		}
 		if err != nil {
