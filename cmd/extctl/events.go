@@ -146,7 +146,7 @@ func recorded(a events.Answer) string {
 // maxListed is how many events or calls one registry or bridge returns at most.
 const maxListed = 1000
 
-// listMore tells how to get older entries than the n that are printed.
+// listMore is the end of a note: how to get older entries than the n that are printed.
 func listMore(n int) string {
 	if n < maxListed {
 		return fmt.Sprintf(", -n %d lists more", min(2*max(n, 1), maxListed))

@@ -208,7 +208,7 @@ func meshEntry(a *app, f clientFlags, args []string) (clients.Entry, error) {
 		name, value string
 		isFile      bool
 	}{
-		{"--server", a.nats.Server, false}, {"--context", a.nats.Context, filepath.Ext(a.nats.Context) == ".json"},
+		{"--server", a.nats.Server, false}, {"--context", a.nats.Context, false},
 		{"--creds", a.nats.Creds, true}, {"--nkey", a.nats.NKey, true}, {"--tlscert", a.nats.TLSCert, true},
 		{"--tlskey", a.nats.TLSKey, true}, {"--tlsca", a.nats.TLSCA, true}, {"--inbox-prefix", a.nats.InboxPrefix, false},
 	} {

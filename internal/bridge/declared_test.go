@@ -83,6 +83,14 @@ func TestHashHasDeclared(t *testing.T) {
 	}
 }
 
+// runOf is a run of a workload after its handshake with m.
+func runOf(m *mcpServer, w *workload, hs *handshake) *run {
+	s := &instance{workload: w, log: slog.New(slog.DiscardHandler), mesh: serve.NewPublisher(nil, serve.PublisherOptions{Prefix: wire.DefaultPrefix}).Join(w.announce)}
+	f := testForwarder(m)
+	f.handshake.Store(hs)
+	return &run{inst: s, f: f}
+}
+
 // TestToolsListFails: a server that answers tools/list with an error is ready without tools, and the list is requested again, with
 // growing pauses, until it lists them.
 func TestToolsListFails(t *testing.T) {
@@ -94,11 +102,9 @@ func TestToolsListFails(t *testing.T) {
 			!strings.Contains(hs.problems[0].Message, "the database is not open yet") {
 			t.Fatalf("%+v, %v", hs, err)
 		}
-		s := &instance{workload: w, log: slog.New(slog.DiscardHandler), mesh: serve.NewPublisher(nil, serve.PublisherOptions{Prefix: wire.DefaultPrefix}).Join(w.announce)}
-		f := testForwarder(m)
-		f.handshake.Store(hs)
+		r := runOf(m, w, hs)
+		f := r.f
 		ctx, cancel := context.WithCancel(t.Context())
-		r := &run{inst: s, f: f}
 		r.retryIncomplete(false)
 		began := time.Now()
 		stop := f.relist.start(ctx, r.relist)
@@ -125,11 +131,9 @@ func TestListChangeFails(t *testing.T) {
 		if err != nil || len(hs.tools) != 2 {
 			t.Fatalf("%+v, %v", hs, err)
 		}
-		s := &instance{workload: w, log: slog.New(slog.DiscardHandler), mesh: serve.NewPublisher(nil, serve.PublisherOptions{Prefix: wire.DefaultPrefix}).Join(w.announce)}
-		f := testForwarder(m)
-		f.handshake.Store(hs)
+		r := runOf(m, w, hs)
+		f := r.f
 		ctx, cancel := context.WithCancel(t.Context())
-		r := &run{inst: s, f: f}
 		m.failures, m.listed = 3, 0
 		stop := f.relist.start(ctx, r.relist)
 		f.relist.send()

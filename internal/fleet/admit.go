@@ -17,19 +17,8 @@ const (
 
 // admit adds an announcement to its extension. It returns nil if the announcement was refused.
 func (na *natives) admit(a *announced, now time.Time) *extension {
+	err := na.makeRoomFor(a, now)
 	x, known := na.exts[a.ID]
-	grows := a.size
-	if known && x.announcements[a.Instance] != nil {
-		grows -= x.announcements[a.Instance].size
-	}
-	if !known {
-		grows += extensionRoom
-	}
-	var err error
-	if grows > 0 {
-		err = na.makeRoom(grows, now)
-		x, known = na.exts[a.ID] // it can have been evicted
-	}
 	if err == nil {
 		err = na.checkOwner(a)
 	}
@@ -78,6 +67,21 @@ func (na *natives) admit(a *announced, now time.Time) *extension {
 	na.mark(StateKey(x.id), !known) // the state contains host and bridge
 	na.reconsider[x.id] = true
 	return x
+}
+
+// makeRoomFor makes room for what an announcement adds to those that are stored. Without memory, one that replaces another of
+// the same size must still be accepted.
+func (na *natives) makeRoomFor(a *announced, now time.Time) error {
+	grows := a.size
+	if x := na.exts[a.ID]; x == nil {
+		grows += extensionRoom
+	} else if before := x.announcements[a.Instance]; before != nil {
+		grows -= before.size
+	}
+	if grows <= 0 {
+		return nil
+	}
+	return na.makeRoom(grows, now)
 }
 
 // repeats reports whether an announcement contains nothing new. If one instance has not announced itself, the whole

@@ -65,8 +65,11 @@ func (q request) send(ctx context.Context, timeout time.Duration) (json.RawMessa
 }
 
 // withTools adds the tools to the answer of an MCP server to initialize. A bridge gives them in its answer; a server that is
-// itself on the mesh is sent tools/list, page by page.
-func (q request) withTools(ctx context.Context, answer json.RawMessage) (json.RawMessage, error) {
+// itself on the mesh is sent tools/list, page by page. An error of initialize is returned.
+func (q request) withTools(ctx context.Context, answer json.RawMessage, err error) (json.RawMessage, error) {
+	if err != nil {
+		return nil, err
+	}
 	if _, isMCP := jsonrpc.Member(answer, "protocolVersion"); !isMCP {
 		return answer, nil
 	}
@@ -88,7 +91,10 @@ func (q request) withTools(ctx context.Context, answer json.RawMessage) (json.Ra
 	var tools [][]byte
 	size, params := 0, json.RawMessage("{}")
 	q.method = "tools/list"
-	for range maxToolPages {
+	for page := 1; ; page++ {
+		if page > maxToolPages {
+			return nil, fmt.Errorf("tools/list: more than %d pages", maxToolPages)
+		}
 		q.params = params
 		result, err := q.send(ctx, handshakeTimeout)
 		if e, ok := errors.AsType[*rpc.Error](err); ok && e.Details().Kind == "" { // the server's own: it is ready without tools
@@ -102,23 +108,23 @@ func (q request) withTools(ctx context.Context, answer json.RawMessage) (json.Ra
 		if err != nil {
 			return nil, fmt.Errorf("tools/list: %w", err)
 		}
-		var page struct {
+		var r struct {
 			Tools      []json.RawMessage `json:"tools"`
 			NextCursor string            `json:"nextCursor"`
 		}
-		if err := json.Unmarshal(result, &page); err != nil {
+		if err := json.Unmarshal(result, &r); err != nil {
 			return nil, fmt.Errorf("tools/list: %w", err)
 		}
-		for _, t := range page.Tools {
+		for _, t := range r.Tools {
 			tools, size = append(tools, t), size+len(t)
 		}
 		if size > maxLargeAnswer || len(tools) > wire.MaxTools {
 			return nil, fmt.Errorf("tools/list: %d tools of %d bytes are over the limit of %d and %d", len(tools), size, wire.MaxTools, maxLargeAnswer)
 		}
-		if page.NextCursor == "" {
+		if r.NextCursor == "" {
 			break
 		}
-		if params, err = json.Marshal(map[string]string{"cursor": page.NextCursor}); err != nil {
+		if params, err = json.Marshal(map[string]string{"cursor": r.NextCursor}); err != nil {
 			return nil, err
 		}
 	}

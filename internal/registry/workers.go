@@ -80,17 +80,16 @@ func (w *workers) handshake(h fleet.Handshake, limit int) {
 		params: handshakeParams(w.cfg.Version, h.ID)}
 	w.do(&w.handshakes, func(ctx context.Context) func(*loop) {
 		answer, err := q.send(ctx, handshakeTimeout)
-		if err == nil {
-			answer, err = q.withTools(ctx, answer)
-		}
+		answer, err = q.withTools(ctx, answer, err)
 		offered := fleet.ParseOffer(answer, err, limit)
 		return func(l *loop) {
 			if !h.Chunked || !errors.Is(err, rpc.CodeTooLarge) {
 				l.fleet.HandshakeDone(h, offered, time.Now())
 				return
 			}
-			w.do(&w.large, func(ctx context.Context) func(*loop) { // of an instance with the feature stream, whose answer has its tools
+			w.do(&w.large, func(ctx context.Context) func(*loop) {
 				answer, err := q.sendChunked(ctx, largeTimeout)
+				answer, err = q.withTools(ctx, answer, err)
 				offered := fleet.ParseOffer(answer, err, limit)
 				return func(l *loop) { l.fleet.HandshakeDone(h, offered, time.Now()) }
 			})

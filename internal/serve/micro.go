@@ -121,7 +121,7 @@ func (m *microService) subscribe(handle func(*endpoint, *nats.Msg)) (err error) 
 	return nil
 }
 
-// stop unsubscribes the service. Requests that have arrived are still handled. After an error it has to be called again.
+// stop unsubscribes the service. Requests that have arrived are still handled, unless there is no connection to answer them on. After an error it has to be called again.
 func (m *microService) stop() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

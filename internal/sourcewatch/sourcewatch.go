@@ -166,7 +166,7 @@ func (w *Watcher) look(ctx context.Context) {
 		}
 		w.lookAt(ctx, c, w.dirs[c.Root])
 	}
-	maps.DeleteFunc(w.dirs, func(root string, _ *sourceDir) bool { // one whose manifest is broken for now still runs
+	maps.DeleteFunc(w.dirs, func(root string, _ *sourceDir) bool { // while a manifest is broken, its extension still runs
 		_, err := os.Stat(root)
 		return !found[root] && err != nil
 	})
