@@ -51,9 +51,9 @@ func (b *bucket) config(existing *jetstream.StreamInfo, replicas int) jetstream.
 	return c
 }
 
-// ensure creates or corrects the bucket and returns when its stream was created. replicas 0 means 3 in a cluster, or
-// as many as there are servers for, and 1 on a single server.
-func (b *bucket) ensure(ctx context.Context, replicas int) (created time.Time, err error) {
+// ensure corrects the bucket, or creates it if create allows that, and returns when its stream was created. replicas 0 means 3
+// in a cluster, or as many as there are servers for, and 1 on a single server.
+func (b *bucket) ensure(ctx context.Context, replicas int, create bool) (created time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
 	auto := replicas == 0
@@ -66,7 +66,7 @@ func (b *bucket) ensure(ctx context.Context, replicas int) (created time.Time, e
 	switch {
 	case err == nil && settled(info.Config, b.config(nil, replicas)):
 		return info.Created, nil
-	case err != nil && !errors.Is(err, jetstream.ErrStreamNotFound):
+	case err != nil && !(create && errors.Is(err, jetstream.ErrStreamNotFound)):
 		return time.Time{}, err
 	}
 	s, err := b.js.CreateOrUpdateStream(ctx, b.config(info, replicas))

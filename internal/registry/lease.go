@@ -40,6 +40,8 @@ type elector struct {
 	stepDown    <-chan struct{} // the loop found that this replica is fenced
 	reconnected <-chan struct{} // the client has reconnected
 	report      func(func(*loop))
+	existed     bool       // the bucket was there
+	missing     time.Time  // since when the bucket is not there; zero: it is
 	failing     time.Time  // since when the lease cannot be acquired; zero: it can be
 	reported    bool       // the loop was notified why
 	otherLease  leaseWatch // the lease of another holder
@@ -121,12 +123,28 @@ func (e *elector) run(ctx context.Context) {
 	}
 }
 
+// recreateAfter is how long a bucket that was deleted is missing before it is created again. A NATS server that still deletes
+// the stream then would be left with one that has no directory and acknowledges no message (docs/rough_edges.md).
+const recreateAfter = time.Second
+
+func (e *elector) ensureBucket(ctx context.Context) (created time.Time, err error) {
+	create := !e.existed || !e.missing.IsZero() && time.Since(e.missing) >= recreateAfter
+	created, err = e.bucket.ensure(ctx, e.replicas, create)
+	switch {
+	case err == nil:
+		e.existed, e.missing = true, time.Time{}
+	case errors.Is(err, jetstream.ErrStreamNotFound) && e.missing.IsZero():
+		e.missing = time.Now()
+	}
+	return created, err
+}
+
 // awaitBucket returns when the bucket exists. It logs once if it has to wait for JetStream.
 func (e *elector) awaitBucket(ctx context.Context) time.Time {
 	pause, since := 50*time.Millisecond, time.Now()
 	for logged := false; ; {
 		before := e.bucket.nc.LastError()
-		created, err := e.bucket.ensure(ctx, e.replicas)
+		created, err := e.ensureBucket(ctx)
 		err = e.bucket.explain(before, err)
 		if err == nil {
 			if logged {
@@ -284,7 +302,7 @@ func (e *elector) lead(ctx context.Context, seq uint64, start time.Time, created
 func (e *elector) maintainBucket(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, e.ttl/5)
 	defer cancel()
-	if _, err := e.bucket.ensure(ctx, e.replicas); err != nil {
+	if _, err := e.ensureBucket(ctx); err != nil {
 		e.log.Debug("cannot check the bucket's configuration", "error", err)
 	}
 }

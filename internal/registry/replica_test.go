@@ -21,16 +21,20 @@ func (b *bed) bucket() *bucket {
 
 // TestHandOver: after a clean stop the standby leads within milliseconds, writes only what changed, and repeats no
 // handshake.
-func TestHandOver(t *testing.T) {
-	b := newBed(t)
+func TestHandOver(t *testing.T) { inBubble(t, testHandOver) }
+
+func testHandOver(t *testing.T, b *bed) {
 	one, stopOne := b.registry(Config{Name: "one"})
 	b.leading(one)
 	two, _ := b.registry(Config{Name: "two"})
 	e := b.ext("weather", "1.0.0", "n1", "get")
-	e.up()
 	e.announceOnRequest() // until it has, the new leader pings it on the shared subject, on which it does not answer
+	e.up()
 	e.sendHeartbeats()
-	b.await("it is up", b.is("weather", heartbeat.Ready))
+	b.await("it is up, with its tool", func() bool {
+		s, _ := b.spec("weather")
+		return len(s.Tools) == 1 && b.is("weather", heartbeat.Ready)()
+	})
 	b.await("the standby has seen it", func() bool {
 		s := b.status(two)
 		return s.Revision >= 2 && s.Revision == b.status(one).Revision && len(s.Replicas) == 2
@@ -294,4 +298,22 @@ func TestEpochNamesCatalog(t *testing.T) {
 	if id := b.status(r).CatalogID; h.CatalogID != id || h.Name != "one" || id == "" {
 		t.Errorf("epoch: %+v, catalog %q", h, id)
 	}
+}
+
+// TestCreatedAgainLater: a bucket that was deleted is created again after a second, when NATS has completed the deletion.
+func TestCreatedAgainLater(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		r, _ := b.registry(Config{})
+		b.leading(r)
+		js := b.bucket().js
+		if err := js.DeleteStream(t.Context(), "KV_ext_catalog"); err != nil {
+			t.Fatal(err)
+		}
+		deleted := time.Now()
+		b.await("the bucket is there again", func() bool { _, err := js.Stream(t.Context(), "KV_ext_catalog"); return err == nil })
+		if took := time.Since(deleted); took < recreateAfter {
+			t.Errorf("it was created after %s", took)
+		}
+		b.leading(r)
+	})
 }
