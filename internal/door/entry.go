@@ -9,7 +9,6 @@ import (
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/mcp"
-	"github.com/extmesh/extmesh/internal/plainjson"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -80,10 +79,10 @@ func parseEntries(kind listKind, id string, answer []byte) (out []*entry, err er
 		return nil, fmt.Errorf("the result of %s has no list %s of at most %d bytes", k.method, k.member, maxList)
 	}
 	seen := map[string]bool{}
-	err = plainjson.EachElement(list, func(element []byte) error {
+	err = jsonrpc.Elements(list, func(element []byte) bool {
 		text, key, ok := mcp.FitEntry(k.key, element)
 		if !ok || len(element) > maxEntry || len(key) > maxEntryKey || seen[key] || len(out) == k.most {
-			return nil
+			return true
 		}
 		e := &entry{named: named{wire.ToolKey{ID: id, Tool: key}, key}, text: text}
 		switch kind {
@@ -91,12 +90,12 @@ func parseEntries(kind listKind, id string, answer []byte) (out []*entry, err er
 			e.registered = wire.ToolName(id, key)
 		case templates:
 			if e.template, ok = mcp.ParseTemplate(key); !ok { // nobody can use it
-				return nil
+				return true
 			}
 		}
 		seen[key] = true
 		out = append(out, e)
-		return nil
+		return true
 	})
 	return out, err
 }

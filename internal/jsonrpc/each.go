@@ -2,7 +2,10 @@ package jsonrpc
 
 import "errors"
 
-var errNoObject = errors.New("not a JSON object")
+var (
+	errNoObject = errors.New("not a JSON object")
+	errNoArray  = errors.New("not a JSON array")
+)
 
 // Each calls f for every member of a JSON object, in order, until f returns false. f receives the raw key, without
 // quotes but with escapes, and the raw value. Each checks the grammar of the text that it reads; the error has the
@@ -47,6 +50,36 @@ func walk(object []byte, f func(key, value Span) bool) error {
 			return end(object, i+1)
 		default:
 			return syntax(object, i, `"," or "}"`)
+		}
+	}
+}
+
+// Elements calls f for every element of a JSON array, as Each does for the members of an object.
+func Elements(array []byte, f func(element []byte) bool) error {
+	i := space(array, 0)
+	if i >= len(array) || array[i] != '[' {
+		return errNoArray
+	}
+	i = space(array, i+1)
+	if i < len(array) && array[i] == ']' {
+		return end(array, i+1)
+	}
+	for {
+		to, err := skipValue(array, i)
+		if err != nil {
+			return err
+		}
+		if !f(array[i:to:to]) {
+			return nil
+		}
+		i = space(array, to)
+		switch {
+		case i < len(array) && array[i] == ',':
+			i = space(array, i+1)
+		case i < len(array) && array[i] == ']':
+			return end(array, i+1)
+		default:
+			return syntax(array, i, `"," or "]"`)
 		}
 	}
 }

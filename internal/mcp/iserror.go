@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 
-	"github.com/extmesh/extmesh/internal/plainjson"
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 )
 
 // maxLook is how much of a large result is examined at its beginning and at its end.
@@ -26,11 +26,11 @@ func isTrue(object []byte) (yes bool) {
 	if !hasTrue(object) {
 		return false
 	}
-	_ = plainjson.EachMember(object, func(key, value []byte) error { // an error means that it is not a complete object
-		if bytes.Equal(key, isErrorKey) {
+	_ = jsonrpc.Each(object, func(key, value []byte) bool { // an error means that it is not a complete object
+		if string(key) == "isError" {
 			yes = string(value) == "true"
 		}
-		return nil
+		return true
 	})
 	return yes
 }

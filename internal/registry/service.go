@@ -14,6 +14,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/events"
 	"github.com/extmesh/extmesh/internal/fleet"
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/plainjson"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -197,18 +198,16 @@ func (res *CatalogResult) outline(room int) {
 // outlineOf is a spec without its tools, and their number. It is nil if the spec is not an object: somebody wrote it by hand.
 func outlineOf(spec json.RawMessage) (outline json.RawMessage, tools int) {
 	outline = json.RawMessage{'{'}
-	err := plainjson.EachMember(spec, func(key, value []byte) error {
-		if string(key) == `"tools"` {
-			if value[0] != '[' {
-				return nil
-			}
-			return plainjson.EachElement(value, func([]byte) error { tools++; return nil })
+	err := jsonrpc.Each(spec, func(key, value []byte) bool {
+		if string(key) == "tools" {
+			_ = jsonrpc.Elements(value, func([]byte) bool { tools++; return true }) // of null there are none
+			return true
 		}
 		if len(outline) > 1 {
 			outline = append(outline, ',')
 		}
-		outline = append(append(append(outline, key...), ':'), value...)
-		return nil
+		outline = append(append(append(append(outline, '"'), key...), `":`...), value...)
+		return true
 	})
 	if err != nil {
 		return nil, 0

@@ -13,6 +13,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/plainjson"
 )
 
@@ -211,19 +212,12 @@ func elements(array json.RawMessage, most int) (out []json.RawMessage, err error
 	if array[0] != '[' {
 		return nil, json.Unmarshal(array, &out) // null, or an error that names the type
 	}
-	err = plainjson.EachElement(array, func(element []byte) error {
-		if out = append(out, bytes.Clone(element)); len(out) > most {
-			return errEnough
-		}
-		return nil
+	err = jsonrpc.Elements(array, func(element []byte) bool {
+		out = append(out, bytes.Clone(element))
+		return len(out) <= most
 	})
-	if errors.Is(err, errEnough) {
-		err = nil
-	}
 	return out, err
 }
-
-var errEnough = errors.New("enough elements")
 
 // hookName reads a hook: a name, or an object with a name.
 func hookName(raw json.RawMessage) (string, error) {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
-	"github.com/extmesh/extmesh/internal/plainjson"
 	"github.com/extmesh/extmesh/internal/wire"
 )
 
@@ -42,10 +41,11 @@ func decodeSpec(data []byte) (*Spec, error) {
 		return nil, errors.New("tools: want an array")
 	}
 	s.Tools = []Tool{}
-	err = plainjson.EachElement(tools, func(element []byte) error {
-		t, err := decodeTool(element)
+	_ = jsonrpc.Elements(tools, func(element []byte) bool { // its grammar was checked above
+		var t Tool
+		t, err = decodeTool(element)
 		s.Tools = append(s.Tools, t)
-		return err
+		return err == nil
 	})
 	return s, err
 }
@@ -55,26 +55,26 @@ func decodeTool(data []byte) (Tool, error) {
 	if data[0] != '{' {
 		return t, errors.New("tool: want an object")
 	}
-	err := plainjson.EachMember(data, func(key, value []byte) error {
-		var err error
+	var err error
+	_ = jsonrpc.Each(data, func(key, value []byte) bool { // its grammar was checked
 		switch string(key) {
-		case `"name"`:
+		case "name":
 			t.Name, err = decodeString(value, t.Name)
-		case `"tool"`:
+		case "tool":
 			t.Own, err = decodeString(value, t.Own)
-		case `"description"`:
+		case "description":
 			t.Description, err = decodeString(value, t.Description)
-		case `"input_schema"`:
+		case "input_schema":
 			t.InputSchema = value
 		default:
 			var k string
-			k, err = decodeString(key, "")
+			k, err = decodeString(append(append([]byte{'"'}, key...), '"'), "")
 			t.Extra = append(t.Extra, wire.Member{Key: k, Value: value})
 		}
 		if err != nil {
-			return fmt.Errorf("tool: member %s: %w", key, err)
+			err = fmt.Errorf("tool: member %s: %w", key, err)
 		}
-		return nil
+		return err == nil
 	})
 	return t, err
 }
