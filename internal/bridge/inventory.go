@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -189,9 +190,11 @@ func (v *inventory) sendDelta(now time.Time) {
 	v.sendAll(now, deltas(v.head, v.entries(refs), removed, v.limit()))
 }
 
-// entries returns the entries of those instances that are still listed. They are read without the lock, and after the
-// instances were taken out of changed: what changes later is marked again.
+// entries returns the entries of those instances that are still listed, sorted: a registry accepts the members of an extension
+// only after it. The entries are read without the lock, and after the instances were taken out of changed: what changes later
+// is marked again.
 func (v *inventory) entries(refs []wire.InstanceRef) (list []wire.InventoryInstance) {
+	slices.SortFunc(refs, wire.InstanceRef.Compare)
 	for _, ref := range refs {
 		v.mu.Lock()
 		entry := v.listed[ref]

@@ -95,12 +95,39 @@ func (b *bridge) reportSize() (sum int) {
 		for _, id := range b.host.Extensions {
 			sum += len(id) + 16
 		}
-		for _, p := range b.host.Problems {
-			sum += len(p.ID) + len(p.Path) + len(p.Kind) + len(p.Message) + 64
-		}
+		sum += problemsSize(b.host.Problems)
 	}
-	for _, s := range b.skills {
+	return sum + skillsSize(b.skills)
+}
+
+func problemsSize(list []wire.HostProblem) (sum int) {
+	for _, p := range list {
+		sum += len(p.ID) + len(p.Path) + len(p.Kind) + len(p.Message) + 64
+	}
+	return sum
+}
+
+func skillsSize(list []wire.SkillEntry) (sum int) {
+	for _, s := range list {
 		sum += len(s.Name) + len(s.Dir) + len(s.Description) + len(s.Body) + 64
+	}
+	return sum
+}
+
+// reportGrows is about how many bytes more are stored of the reports of b after a message of a full inventory.
+func (b *bridge) reportGrows(v *wire.Inventory) int {
+	sum := max(0, skillsSize(v.Skills)-skillsSize(b.skills))
+	if v.Host != nil {
+		grows := problemsSize(v.Host.Problems)
+		if b.host != nil {
+			grows -= problemsSize(b.host.Problems)
+		}
+		sum += max(0, grows)
+	}
+	for _, i := range v.Instances {
+		if ref := i.Ref(); !b.inventory.Lists(ref) {
+			sum += len(ref.ID) + len(ref.Instance) + refRoom
+		}
 	}
 	return sum
 }

@@ -1,12 +1,14 @@
 package fleet
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
 // large returns an announcement of about size bytes.
@@ -57,5 +59,34 @@ func TestEviction(t *testing.T) {
 	f.announce(wire.Announce{ID: "late", Version: "1.0.0", Instance: "n"})
 	if f.exts["late"] == nil || f.size > f.room || f.exts["alive"].announcements["n"] == nil {
 		t.Errorf("%d of %d bytes are kept; the instance that sends heartbeats: %v", f.size, f.room, f.exts["alive"].announcements["n"])
+	}
+}
+
+// TestFullInventoryWithoutMemory: a bridge's periodic inventory, and a change in it, are accepted when no memory is left.
+func TestFullInventoryWithoutMemory(t *testing.T) {
+	f := testFleet(t)
+	inventory := func(seq uint64, state heartbeat.State, hash string) {
+		v := wire.Inventory{Bridge: "b", Run: "r", Seq: seq, Kind: wire.InventoryFull, Host: &wire.InventoryHost{Version: "1"}}
+		for n := range 20 {
+			v.Instances = append(v.Instances, wire.InventoryInstance{State: state,
+				Announce: wire.Announce{ID: fmt.Sprint("x", n), Version: "1.0.0", Instance: "n", Bridge: "b", About: wire.About{Description: strings.Repeat("d", 500)}, HandshakeHash: hash}})
+		}
+		data, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.send("host", "b", string(data))
+	}
+	inventory(1, heartbeat.Spawning, "")
+	f.room = f.size
+	inventory(2, heartbeat.Ready, "h") // the announcements have grown
+	inventory(3, heartbeat.Ready, "h")
+	if n := f.refused["inventory"]; n != 0 {
+		t.Errorf("%d inventories are refused", n)
+	}
+	for n := range 20 {
+		if x, ok := f.mon.Extension(fmt.Sprint("x", n)); !ok || x.Instances[0].State != heartbeat.Ready {
+			t.Fatalf("x%d is %+v", n, x)
+		}
 	}
 }

@@ -81,8 +81,8 @@ func (iv *inventories) grows(v *wire.Inventory, size int) int {
 		return 0
 	case b == nil:
 		return size
-	case v.Kind == wire.InventoryFull:
-		return size - b.kept
+	case v.Kind == wire.InventoryFull: // admit makes room for the announcements
+		return b.reportGrows(v)
 	}
 	const entry = 1 << 10 // a change of a state is much smaller
 	listed := !slices.ContainsFunc(v.Instances, func(i wire.InventoryInstance) bool { return !b.inventory.Lists(i.Ref()) })
@@ -135,6 +135,11 @@ func (iv *inventories) inventoryEntry(b *bridge, i *wire.InventoryInstance, now 
 	iv.traffic.Announces++
 	a.Capabilities.Tools, a.Capabilities.Hooks = nil, nil // the handshake returns them
 	x := iv.natives.admit(&announced{Announce: a, at: now, size: keptSize(&a), digest: wire.AnnounceDigest(data), from: b.name}, now)
+	if x == nil { // the state of an instance whose earlier announcement is stored counts nevertheless
+		if known := iv.exts[i.ID]; known != nil && known.announcements[i.Instance] != nil && known.announcements[i.Instance].from == b.name {
+			x = known
+		}
+	}
 	switch {
 	case x == nil:
 	case i.Instance == "":

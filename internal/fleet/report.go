@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"cmp"
 	"fmt"
 	"iter"
 	"maps"
@@ -152,7 +151,7 @@ func (r *Report) finish(v wire.Inventory, u *Update) {
 			u.Gone = append(u.Gone, ref)
 		}
 	}
-	slices.SortFunc(u.Gone, compareRefs)
+	slices.SortFunc(u.Gone, wire.InstanceRef.Compare)
 }
 
 func (r *Report) delta(v wire.Inventory, u *Update) {
@@ -221,7 +220,3 @@ func (r *Report) Size() (sum int) {
 }
 
 const refRoom = 64 // of an entry in a map, in addition to its texts
-
-func compareRefs(a, b wire.InstanceRef) int {
-	return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Instance, b.Instance))
-}

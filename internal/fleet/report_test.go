@@ -27,7 +27,9 @@ func message(kind wire.InventoryKind, seq uint64, list ...wire.InventoryInstance
 	return v
 }
 
-func instances(r *Report) []wire.InstanceRef { return slices.SortedFunc(r.All(), compareRefs) }
+func instances(r *Report) []wire.InstanceRef {
+	return slices.SortedFunc(r.All(), wire.InstanceRef.Compare)
+}
 
 func refs(list ...string) (out []wire.InstanceRef) {
 	for _, s := range list {

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -62,6 +63,11 @@ type InventoryInstance struct {
 type InstanceRef struct {
 	ID       string `json:"id"`
 	Instance string `json:"instance,omitempty"`
+}
+
+// Compare compares the ids, and then the instances.
+func (r InstanceRef) Compare(other InstanceRef) int {
+	return cmp.Or(cmp.Compare(r.ID, other.ID), cmp.Compare(r.Instance, other.Instance))
 }
 
 // The limits of an inventory.
