@@ -299,6 +299,7 @@ func TestRestartsAreReported(t *testing.T) {
 		c.Settings.Supervision.HandshakeTimeout = 200 * time.Millisecond
 		c.Settings.Supervision.BaseBackoff = time.Millisecond
 		c.Settings.Supervision.ShutdownGrace = time.Millisecond
+		c.Settings.Supervision.MaxRestarts = 1000
 	})
 	f.wait("silent", "was restarted twice", func(i wire.InventoryInstance) bool { return i.State == heartbeat.Restarting && i.Restarts >= 2 })
 }

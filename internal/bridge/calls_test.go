@@ -65,11 +65,13 @@ done
 	eventually(t, "both calls are counted", func() bool {
 		return page()[`extmesh_bridge_tool_duration_seconds_count{extension="clients.memory",tool="say"}`] == 2
 	}, nil)
+	eventually(t, "the failed call is counted", func() bool {
+		return page()[`extmesh_bridge_tool_errors_total{extension="clients.memory",tool="say"}`] == 1
+	}, nil)
 	p := page()
 	for key, want := range map[string]float64{
 		`extmesh_bridge_errors_total{extension="clients.memory",kind="tool_error"}`: 1,
 		`extmesh_bridge_errors_total{extension="clients.memory",kind="extension"}`:  0,
-		`extmesh_bridge_tool_errors_total{extension="clients.memory",tool="say"}`:   1,
 	} {
 		if got, ok := p[key]; !ok || got != want {
 			t.Errorf("%s is %v, want %v", key, got, want)

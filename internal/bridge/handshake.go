@@ -95,7 +95,7 @@ func exchangeHandshake(ctx context.Context, c peer, w *workload, agentVersion st
 		} else if err != nil {
 			return nil, err
 		}
-		if err := readListings(ctx, c, hs, parsed.Server, nil, firstListTimeout); err != nil {
+		if err := readListings(ctx, c, w, hs, parsed.Server, nil, firstListTimeout); err != nil {
 			return nil, err
 		}
 	}

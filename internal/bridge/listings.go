@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
-	"github.com/extmesh/extmesh/internal/plainjson"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -56,10 +55,10 @@ func (l listings) lists() (out wire.Lists) {
 	return wire.Lists{Prompts: at("prompts/list"), Resources: at("resources/list"), Templates: at("resources/templates/list")}
 }
 
-// readListings reads the lists that the server has declared. A list that cannot be read is a problem, and is to be read
+// readListings reads the lists that the server of w has declared. A list that cannot be read is a problem, and is to be read
 // again; until then the one in before is used. It takes at most limit, and returns an error if the connection or ctx has
 // ended.
-func readListings(ctx context.Context, c rpc.Caller, hs *handshake, server *wire.Server, before listings, limit time.Duration) error {
+func readListings(ctx context.Context, c rpc.Caller, w *workload, hs *handshake, server *wire.Server, before listings, limit time.Duration) error {
 	hs.listings = listings{}
 	listCtx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -71,7 +70,7 @@ func readListings(ctx context.Context, c rpc.Caller, hs *handshake, server *wire
 		switch {
 		case errors.Is(err, rpc.CodeMethodNotFound) && isOwnError(err): // many servers have no templates
 			continue
-		case err != nil && (ctx.Err() != nil || rpc.AsError(err).Code == rpc.CodeExited):
+		case err != nil && (ctx.Err() != nil || w.hasEnded(err)):
 			return err
 		case err != nil:
 			hs.incomplete = true
@@ -139,35 +138,35 @@ func (b *listingBuilder) add(result json.RawMessage) (next json.RawMessage, err 
 	if len(list) == 0 || string(list) == "null" {
 		return r["nextCursor"], nil
 	}
-	errFull, n := errors.New("full"), 0
-	err = plainjson.EachElement(list, func(entry []byte) error {
+	n := 0
+	err = jsonrpc.Elements(list, func(entry []byte) bool {
 		key, why := b.check(entry)
 		if n++; n > 10*b.kind.most {
 			b.full = true
 			b.problem("%s is cut after %d entries", b.kind.method, b.count)
-			return errFull
+			return false
 		}
 		if why != "" {
 			b.problem("an entry of %s is left out: %s", b.kind.method, why)
-			return nil
+			return true
 		}
 		if b.count == b.kind.most || len(b.text)+len(entry) > maxListing {
 			b.full = true
 			b.problem("%s is cut after %d entries: a list may have %d, and %d bytes", b.kind.method, b.count, b.kind.most, maxListing)
-			return errFull
+			return false
 		}
 		b.seen[key] = true
 		if b.count++; b.count > 1 {
 			b.text = append(b.text, ',')
 		}
 		b.text = append(b.text, entry...)
-		return nil
+		return true
 	})
 	switch {
-	case errors.Is(err, errFull):
-		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", b.kind.member, err)
+	case b.full:
+		return nil, nil
 	}
 	return r["nextCursor"], nil
 }
@@ -192,7 +191,7 @@ func (b *listingBuilder) check(entry json.RawMessage) (key, why string) {
 }
 
 const (
-	// relistTimeout limits one reading of the tools, and one of the other lists.
+	// relistTimeout limits one reading of the other lists, and one of the tools if a start may not take longer anyway.
 	relistTimeout = 10 * time.Second
 
 	// firstListTimeout limits the reading of the other lists in the handshake. Tools can be called only after it, so a

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/manifest"
@@ -42,6 +43,13 @@ func (l *lister) Call(ctx context.Context, method string, params json.RawMessage
 		return nil, rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "timed out")
 	case answer == "exit":
 		return nil, rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "exited")
+	case answer == "refuse":
+		return nil, &rpc.Error{Code: rpc.CodeExited, Message: "database not connected"} // many servers use -32000 for everything
+	case strings.HasPrefix(answer, "slow "):
+		if !sleep(ctx, 15*time.Second) {
+			return nil, rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "timed out")
+		}
+		return json.RawMessage(strings.TrimPrefix(answer, "slow ")), nil
 	case strings.HasPrefix(answer, "!"):
 		return nil, &rpc.Error{Code: -32603, Message: answer[1:]}
 	default:
@@ -151,4 +159,35 @@ func TestListingsThatHang(t *testing.T) {
 	if _, err := exchangeHandshake(t.Context(), l, &workload{}, ""); rpc.AsError(err).Code != rpc.CodeExited {
 		t.Errorf("a server that exits: %v", err)
 	}
+}
+
+// TestListingsThatAreRefused: only the end of a child ends the handshake, not an error of its own with the same code, nor the
+// end of one request over HTTP.
+func TestListingsThatAreRefused(t *testing.T) {
+	for answer, w := range map[string]*workload{
+		"refuse": {announce: wire.Announce{Parent: "p"}},
+		"exit":   {announce: wire.Announce{Parent: "p"}, transport: manifest.Transport{Type: manifest.HTTP}},
+	} {
+		l := &lister{capabilities: `{"prompts":{}}`, answers: map[string][]string{"prompts/list": {answer}, "tools/list": {`{"tools":[]}`}}}
+		if hs, err := exchangeHandshake(t.Context(), l, w, ""); err != nil || !hs.incomplete {
+			t.Errorf("%s: %+v, %v", answer, hs, err)
+		}
+	}
+}
+
+// TestSlowTools: the tools may take as long to list again as at the start.
+func TestSlowTools(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const tools = `{"tools":[{"name":"a","inputSchema":{"type":"object"}}]}`
+		l := &lister{capabilities: `{"tools":{}}`, answers: map[string][]string{"tools/list": {tools, "slow " + tools}}}
+		hs := l.handshake(t)
+		w := &workload{announce: wire.Announce{Parent: "p"}}
+		if _, err := readTools(t.Context(), &lister{answers: map[string][]string{"tools/list": {"slow " + tools}}}, hs, w); err == nil {
+			t.Error("there is no limit")
+		}
+		w.limits.start.Max = 30 * time.Second
+		if again, err := readTools(t.Context(), l, hs, w); err != nil || len(again.tools) != 1 {
+			t.Errorf("%+v, %v", again, err)
+		}
+	})
 }

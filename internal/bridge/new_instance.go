@@ -20,7 +20,7 @@ func (b *Bridge) newInstance(w *workload, replica int) *instance {
 		agent:    b.planner.agentVersion(),
 		mesh:     b.node.Join(a),
 		memory:   b.memory,
-		updates:  &subscriptions{},
+		updates:  &subscriptions{workload: w},
 		turns:    b.turns,
 		log:      b.log.With("extension", w.id()),
 		output:   output{lines: &ring{}, noise: newNoiseLimits(), eventLimit: newEventLimit()},

@@ -35,3 +35,23 @@ func TestFileContentsAreRedacted(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestURLsAreRedacted: what is secret in the URL of an extension is redacted in its errors, as its headers are.
+func TestURLsAreRedacted(t *testing.T) {
+	root := t.TempDir()
+	if err := os.WriteFile(filepath.Join(root, "key"), []byte("k3y-k3y-k3y\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m, diags := manifest.ParseSidecar("tools", manifest.SidecarName, []byte(`{"mcpServers":{"x":{"url":"https://h.example/mcp?key=${file:key}","headers":{"X-Token":"t0ken-t0ken"}}}}`), manifest.Options{})
+	if m == nil {
+		t.Fatal(diags)
+	}
+	pl := newPlanner(Config{Logger: slog.New(slog.DiscardHandler), StateDir: t.TempDir(), Settings: config.Default()})
+	w, err := pl.newWorkload(discovery.Candidate{Path: filepath.Join(root, manifest.SidecarName), Root: root, Manifest: m}, m.Members()[0])
+	if err != nil || w.transport.URL != "https://h.example/mcp?key=k3y-k3y-k3y" {
+		t.Fatal(w, err)
+	}
+	if got := w.redact("unknown key k3y-k3y-k3y, token t0ken-t0ken"); strings.Contains(got, "k3y") || strings.Contains(got, "t0ken") {
+		t.Error(got)
+	}
+}

@@ -36,10 +36,11 @@ func (s *instance) runRemote(ctx context.Context, ready func()) error {
 		Logger: s.log,
 	})
 	f.conn = conn
-	// The session outlives ctx until the calls in flight are answered, for at most the drain limit.
+	// The session outlives connCtx until the calls in flight are answered, for at most the drain limit: a server whose health
+	// checks failed must not stay away as long as one of them.
 	sessionCtx, closeSession := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer context.AfterFunc(ctx, func() {
-		drainTimer := time.AfterFunc(s.workload.limits.drain, func() { closeSession(context.Cause(ctx)) })
+	defer context.AfterFunc(connCtx, func() {
+		drainTimer := time.AfterFunc(s.workload.limits.drain, func() { closeSession(context.Cause(connCtx)) })
 		context.AfterFunc(sessionCtx, func() { drainTimer.Stop() })
 	})()
 	var wg sync.WaitGroup
@@ -66,5 +67,6 @@ func (w *workload) prepareRemote(environ []string, m *manifest.Manifest) {
 		values[name] = value + "\n" + strings.Join(strings.Fields(value), "\n")
 		names = append(names, name)
 	}
-	w.redact = gate.NewRedactor(environ, names, values).Redact
+	declared, inURL := gate.NewRedactor(environ, names, values), remote.Secrets(w.transport.URL, w.transport.Headers)
+	w.redact = func(text string) string { return inURL.Redact(declared.Redact(text)) }
 }

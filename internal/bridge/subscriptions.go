@@ -20,6 +20,8 @@ const (
 // A caller that still wants them subscribes again before that; there is nothing to count, and a caller that has crashed
 // leaves nothing behind. The server gets one subscription for all callers. The next run of the server is subscribed again.
 type subscriptions struct {
+	workload *workload
+
 	mu    sync.Mutex
 	until map[string]time.Time
 	sweep *time.Timer // nil while there are none
@@ -53,7 +55,7 @@ func (s *subscriptions) renew(uri string) (outcome int) {
 	return outcome
 }
 
-// drop removes a subscription that the server has refused.
+// drop removes a subscription that the server does not have.
 func (s *subscriptions) drop(uri string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,8 +120,8 @@ type subscribing struct {
 
 // Deliver implements jsonrpc.Sink.
 func (s *subscribing) Deliver(x *jsonrpc.Exchange, r jsonrpc.Reply) {
-	if _, err := r.Result(); err != nil && (s.to != nil || r.Err == nil) { // not if the server ended: it is resumed again
-		s.all.drop(s.uri)
+	if _, err := r.Result(); err != nil && (s.to != nil || !s.all.workload.hasEnded(err)) { // the next child is subscribed again
+		s.all.drop(s.uri) // callers renew what they want, which subscribes again
 	}
 	if s.to != nil {
 		s.to.Deliver(x, r)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/pkg/manifest"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -24,7 +25,7 @@ func updatesBed(capabilities string, bad ...string) (*scriptedLink, *forwarder) 
 		return jsonrpc.NewReply(json.RawMessage("{}"), nil), true
 	}}
 	f := testForwarder(l)
-	f.updates = &subscriptions{to: l}
+	f.updates = &subscriptions{workload: &workload{}, to: l}
 	f.handshake.Store(&handshake{dialect: "mcp", raw: json.RawMessage(`{"capabilities":` + capabilities + `}`)})
 	return l, f
 }
@@ -116,4 +117,38 @@ func TestSubscriptionLimits(t *testing.T) {
 		}
 		time.Sleep(2 * subscriptionLease)
 	})
+}
+
+// TestSubscriptionsNotResumed: what cannot be subscribed again at a server that runs is subscribed with the next renewal. A
+// server that has ended is followed by another, at which everything is subscribed again.
+func TestSubscriptionsNotResumed(t *testing.T) {
+	for name, tt := range map[string]struct {
+		transport manifest.TransportType
+		err       *rpc.Error
+		again     bool
+	}{
+		"child, too slow":    {manifest.Stdio, rpc.Errorf(rpc.CodeTimeout, rpc.RanNo, "not read"), true},
+		"child, ended":       {manifest.Stdio, rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "ended"), false},
+		"child, own error":   {manifest.Stdio, &rpc.Error{Code: rpc.CodeExited, Message: "no"}, true},
+		"HTTP, 429":          {manifest.HTTP, rpc.Errorf(rpc.CodeOverloaded, rpc.RanNo, "429"), true},
+		"HTTP, one POST cut": {manifest.HTTP, rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "cut"), true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l, f := updatesBed(sendsUpdates)
+			f.updates.workload.transport.Type = tt.transport
+			subscribe := func() {
+				if _, err := f.Handle(t.Context(), &rpc.Request{Method: "resources/subscribe", Params: json.RawMessage(`{"uri":"a"}`)}); err != nil {
+					t.Error(err)
+				}
+			}
+			subscribe()
+			l.take()
+			f.updates.resume(&scriptedLink{answer: func(*jsonrpc.Exchange) (jsonrpc.Reply, bool) { return jsonrpc.Reply{Err: tt.err}, true }})
+			subscribe()
+			if sent := len(l.take()) > 0; sent != tt.again {
+				t.Errorf("%s: subscribed again: %v", name, sent)
+			}
+			time.Sleep(2 * subscriptionLease)
+		})
+	}
 }

@@ -79,7 +79,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // MCP server's other lists.
 func readTools(ctx context.Context, c rpc.Caller, old *handshake, w *workload) (*handshake, error) {
 	all := ctx
-	ctx, cancel := context.WithTimeout(ctx, relistTimeout)
+	ctx, cancel := context.WithTimeout(ctx, max(relistTimeout, w.limits.start.Max)) // what the first reading could take
 	defer cancel()
 	parsed, err := wire.ParseHandshake(old.raw)
 	if err != nil {
@@ -90,7 +90,7 @@ func readTools(ctx context.Context, c rpc.Caller, old *handshake, w *workload) (
 		if hs.tools, err = listTools(ctx, c, hs); err != nil {
 			return nil, err
 		}
-		if err = readListings(all, c, hs, parsed.Server, old.listings, relistTimeout); err != nil {
+		if err = readListings(all, c, w, hs, parsed.Server, old.listings, relistTimeout); err != nil {
 			return nil, err
 		}
 		return hs, hs.finish(parsed, w)

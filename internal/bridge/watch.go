@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 
@@ -74,8 +75,28 @@ func (b *Bridge) difference(ctx context.Context) (start, replace, stop []string)
 	b.reloadMu.Lock()
 	defer b.reloadMu.Unlock()
 	p := b.planner.makePlan(ctx)
-	b.planner.carryOver(&p, b.plan())
-	return b.fleet.diff(p.workloads)
+	old := b.plan()
+	b.planner.carryOver(&p, old)
+	start, replace, stop = b.fleet.diff(p.workloads)
+	was := map[string]string{}
+	for _, d := range old.declared {
+		was[d.announce.ID] = d.announce.ManifestHash
+	}
+	for _, d := range p.declared {
+		hash, known := was[d.announce.ID]
+		delete(was, d.announce.ID)
+		switch {
+		case !known:
+			start = append(start, d.announce.ID)
+		case hash != d.announce.ManifestHash:
+			replace = append(replace, d.announce.ID)
+		}
+	}
+	stop = slices.AppendSeq(stop, maps.Keys(was))
+	for _, ids := range [][]string{start, replace, stop} {
+		slices.Sort(ids)
+	}
+	return start, replace, stop
 }
 
 // diff returns what apply would change.

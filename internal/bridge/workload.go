@@ -10,6 +10,7 @@ import (
 	"github.com/extmesh/extmesh/internal/supervise"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/manifest"
+	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
 // workload is one extension, or one member of it, as this bridge runs it: everything that was read, checked and expanded
@@ -46,3 +47,9 @@ type limits struct {
 }
 
 func (w *workload) id() string { return w.announce.ID }
+
+// hasEnded reports whether err, of a request, means that the child has ended. Over HTTP it means that one request was cut
+// off. An error of the extension itself can have the same code, -32000, which many servers use for everything.
+func (w *workload) hasEnded(err error) bool {
+	return w.transport.Type != manifest.HTTP && !isOwnError(err) && rpc.AsError(err).Code == rpc.CodeExited
+}

@@ -96,6 +96,15 @@ func secrets(u *url.URL, headers map[string]string) *gate.Redactor {
 	return gate.NewRedactor(nil, slices.Collect(maps.Keys(values)), values)
 }
 
+// Secrets returns a Redactor for what must not be shown of a URL and its headers; see secrets.
+func Secrets(address string, headers map[string]string) *gate.Redactor {
+	u, err := url.Parse(address)
+	if err != nil { // it is not used
+		return nil
+	}
+	return secrets(u, headers)
+}
+
 // connect makes the client. Its connections, including those that are still being dialled, end with ctx.
 func (e *endpoint) connect(ctx context.Context) {
 	c := http.Client{}

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
@@ -563,10 +564,13 @@ func TestReuse(t *testing.T) {
 		}
 	}
 	c := m.connect(Config{})
+	sent := 0
 	for range 10 {
 		for _, method := range []string{"events", "refusal", "plain"} {
 			c.Call(soon(t), method, nil)
 			c.Notify("n", nil)
+			sent++
+			eventually(t, "the notification arrives", func() bool { return len(m.requests("n")) == sent })
 		}
 	}
 	conns := map[string]bool{}
@@ -610,4 +614,23 @@ func TestHTTP2(t *testing.T) {
 		t.Errorf("Cancel: %d, %v", id, ok)
 	}
 	<-gone
+}
+
+// TestSlowRefusal: the extension's own error is waited for, since it may be sent after the head of the response.
+func TestSlowRefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newPipedMCP(t)
+		m.call = func(w http.ResponseWriter, r *request) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(500)
+			http.NewResponseController(w).Flush()
+			time.Sleep(time.Second)
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32123,"message":"no such city"}}`, r.ID)
+		}
+		c := m.connect(Config{})
+		if _, err := c.Call(soon(t), "x", nil); !errors.Is(err, rpc.Code(-32123)) {
+			t.Error(err)
+		}
+		c.end(t)
+	})
 }

@@ -36,9 +36,7 @@ func TestHandshake(t *testing.T) {
 			t.Errorf("%s: %v", method, h)
 		}
 	}
-	if !slices.Equal(m.deleted, []string{"session-1"}) {
-		t.Errorf("deleted: %v", m.deleted)
-	}
+	m.awaitDeleted("session-1")
 }
 
 // TestOrder: calls after notifications/initialized are not sent before it is accepted: some servers would refuse them.
@@ -106,6 +104,9 @@ func TestDialects(t *testing.T) {
 			}
 		}
 		c.end(t)
+		if tt.accept == bothKinds { // the client waits two seconds for the server to receive it
+			eventually(t, "the session is deleted", func() bool { mu.Lock(); defer mu.Unlock(); _, ok := accept["DELETE"]; return ok })
+		}
 		mu.Lock()
 		first := bothKinds
 		if tt.dialect == manifest.Ext {
@@ -222,15 +223,18 @@ func TestResume(t *testing.T) {
 		}
 		var notes notifications
 		c := m.connect(Config{OnNotification: notes.add})
+		eventually(t, "the first GET", func() bool { mu.Lock(); defer mu.Unlock(); return len(asked) == 1 })
 		if got, err := c.Call(soon(t), "x", nil); err != nil || string(got) != "3" {
 			t.Errorf("rude %v: %s, %v", rude, got, err)
 		}
 		if got := notes.list(); !slices.Equal(got, []string{"one", "two"}) {
 			t.Errorf("rude %v: %q", rude, got)
 		}
+		mu.Lock()
 		if want := []string{"", "a-2", "a-2", "a-2", "a-3"}; !slices.Equal(asked, want) {
 			t.Errorf("rude %v: asked for %q, want %q", rude, asked, want)
 		}
+		mu.Unlock()
 		c.end(t)
 	}
 }
@@ -301,7 +305,7 @@ func TestFlood(t *testing.T) {
 		m.call = func(w http.ResponseWriter, r *request) {
 			events(w)
 			for i := range 2000 {
-				fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"id\":%d,\"method\":\"roots/list\"}\n\n", i)
+				fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"id\":%d,\"method\":\"roots/list%s\"}\n\n", i, strings.Repeat("x", 10_000))
 			}
 			fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":1}\n\n", r.ID)
 		}
@@ -310,6 +314,11 @@ func TestFlood(t *testing.T) {
 			t.Error(err)
 		}
 		eventually(t, "some answers", func() bool { return len(m.requests("")) > 10 })
+		for _, r := range m.requests("") {
+			if text := string(r.Error); r.Error != nil && (len(text) > 500 || !strings.Contains(text, "is not offered")) {
+				t.Errorf("an answer is %.600s", text)
+			}
+		}
 		c.end(t)
 	})
 }

@@ -65,7 +65,7 @@ func (c *Conn) request(env *jsonrpc.Envelope, s *session) {
 	method := env.MethodName()
 	body := jsonrpc.AppendResult(nil, env.ID, []byte("{}"))
 	if method != "ping" {
-		body = jsonrpc.AppendError(nil, env.ID, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "method %q is not offered", method))
+		body = jsonrpc.AppendError(nil, env.ID, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "method %.128q is not offered", method))
 	}
 	c.mu.Lock()
 	err := c.noteLocked(s, body, nil)

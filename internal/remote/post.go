@@ -22,6 +22,8 @@ const (
 	// drainTimeout limits the wait for the rest of a body that is only read so that the connection can be reused, or
 	// for an error's text.
 	drainTimeout = 250 * time.Millisecond
+	// refusalTimeout limits the wait for a refusal in JSON, which may be the extension's own error.
+	refusalTimeout = 5 * time.Second
 )
 
 // post sends pc in the session s, which may be nil, and delivers the answer. It returns an error if there is none.
@@ -43,7 +45,11 @@ func (c *Conn) post(ctx context.Context, pc *pendingCall, s *session) error {
 	defer resp.Body.Close() // a body that was not read to its end costs the connection
 	pc.header = resp.Header
 	if resp.StatusCode/100 != 2 {
-		defer time.AfterFunc(drainTimeout, cancel).Stop()
+		limit := drainTimeout
+		if strings.HasSuffix(mediaType(resp.Header), "json") {
+			limit = refusalTimeout
+		}
+		defer time.AfterFunc(limit, cancel).Stop()
 		return c.refused(pc, s, resp)
 	}
 	if coding := resp.Header.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {

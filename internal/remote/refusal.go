@@ -89,7 +89,7 @@ func (e *endpoint) beginning(kind string, body []byte, whole bool) string {
 // except if it has no id and the status means that the request was refused before it was parsed.
 func (c *Conn) refused(pc *pendingCall, s *session, resp *http.Response) error {
 	r := c.at.refusal(resp)
-	if s.lostBy(r) {
+	if s.lostBy(r, pc.id) {
 		return &lostError{c.at.refusedError(pc, r)}
 	}
 	id := string(r.env.ID)

@@ -86,16 +86,21 @@ func (s *session) header(accept string) http.Header {
 	return h
 }
 
-// lostBy reports whether r means that the server has lost s: a 404, as specified by MCP, unless it reports an unknown
-// method; or a 400 that mentions the session, as many servers answer after a restart.
-func (s *session) lostBy(r *refusal) bool {
+// lostBy reports whether r, the answer to the request id, means that the server has lost s: a 404, as specified by MCP, unless
+// it reports an unknown method; or a 400 that mentions the session, as many servers answer after a restart. Arguments that are
+// wrong, or a resource that does not exist, are the request's own fault if the answer has its id.
+func (s *session) lostBy(r *refusal, id uint64) bool {
 	if s == nil || s.id == "" {
+		return false
+	}
+	at, _ := jsonrpc.Member(r.env.Error, "code")
+	code := string(at.In(r.env.Error))
+	if answers, ok := jsonrpc.ParseID(r.env.ID); ok && answers == id && (code == "-32602" || code == "-32002") {
 		return false
 	}
 	switch r.status {
 	case http.StatusNotFound:
-		at, ok := jsonrpc.Member(r.env.Error, "code")
-		return !ok || string(at.In(r.env.Error)) != "-32601"
+		return code != "-32601"
 	case http.StatusBadRequest:
 		text := bytes.ToLower(r.raw)
 		return bytes.Contains(text, []byte("session")) || bytes.Contains(text, []byte("not initialized"))

@@ -80,9 +80,7 @@ func TestReopen(t *testing.T) {
 				t.Error("OnReopened was not called with the result of the new handshake")
 			}
 			c.end(t)
-			if !slices.Equal(m.deleted, []string{"session-2"}) {
-				t.Errorf("deleted %q", m.deleted)
-			}
+			m.awaitDeleted("session-2")
 		})
 	}
 }
@@ -97,6 +95,8 @@ func TestNotLost(t *testing.T) {
 		"404 about a method": {404, `{"jsonrpc":"2.0","id":ID,"error":{"code":-32601,"message":"no such method"}}`, -32601},
 		"400 about params":   {400, `{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"bad params"}}`, -32602},
 		"401":                {401, "session expired, log in again", rpc.CodeUnavailable},
+		"400 of the tool":    {400, `{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"session_id is required"}}`, -32602},
+		"404 of a resource":  {404, `{"jsonrpc":"2.0","id":ID,"error":{"code":-32002,"message":"no such resource"}}`, -32002},
 	} {
 		m := newMCP(t)
 		m.call = func(w http.ResponseWriter, r *request) {

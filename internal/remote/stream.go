@@ -84,7 +84,7 @@ func (e *endpoint) stream(ctx context.Context, s *session, last string) (io.Read
 	defer resp.Body.Close()
 	r := e.refusal(resp)
 	switch code := resp.StatusCode; {
-	case s.lostBy(r):
+	case s.lostBy(r, 0):
 		return nil, errLost
 	case temporary(code) || code == http.StatusConflict || code >= 500: // 409: the server has not noticed that the previous stream ended
 		return nil, fmt.Errorf("%s answered %s", e.name, statusLine(code))
