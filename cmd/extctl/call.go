@@ -20,6 +20,7 @@ import (
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/toolargs"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/mesh/schema"
@@ -180,14 +181,7 @@ func mayReturn(c *mesh.Catalog, tool string, err error) bool {
 		return false
 	}
 	x, _, resolveErr := c.Resolve(tool)
-	if resolveErr != nil {
-		return false
-	}
-	switch x.State.State {
-	case heartbeat.Ready, heartbeat.Restarting, heartbeat.Spawning:
-		return true
-	}
-	return false
+	return resolveErr == nil && (x.State.State == heartbeat.Ready || wire.IsReturning(x.State))
 }
 
 // watchCall returns ctx for calls of a tool; it ends when NATS denies one. Without a catalog, tool is <id>/<local name>.

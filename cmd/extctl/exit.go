@@ -153,6 +153,8 @@ func (a *app) exit(ctx context.Context, err error) int {
 		return code
 	case ctx.Err() != nil && code == exitOther:
 		code = exitInterrupted // the failure is a consequence of the interrupt
+	case ctx.Err() == nil && code == exitInterrupted:
+		code = exitOther // somebody else cancelled the call
 	}
 	if code == exitInterrupted && !a.json {
 		return code // the user pressed Ctrl-C and needs no message

@@ -239,3 +239,16 @@ func TestTap(t *testing.T) {
 		t.Error("a tap is left")
 	}
 }
+
+// TestLowerLimit: a lower limit keeps the slowest calls.
+func TestLowerLimit(t *testing.T) {
+	l := NewLog()
+	e := l.Extension("a")
+	for _, s := range []int{3, 9, 1, 7, 5} {
+		e.Ended(&End{Took: time.Duration(s) * time.Second, At: start})
+	}
+	e.limit(maxFailures, 2)
+	if slow := kept(l, Query{Slow: true}); len(slow) != 2 || slow[0].TookUS != 9e6 || slow[1].TookUS != 7e6 {
+		t.Errorf("%+v", slow)
+	}
+}

@@ -1,6 +1,7 @@
 package calls
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"sync"
@@ -172,14 +173,18 @@ func (e *Extension) limit(failures, slow int) {
 		kept := e.inOrder()
 		e.failures, e.first, e.maxFailures = slices.Clone(kept[max(0, len(kept)-failures):]), 0, failures
 	}
-	if len(e.slow) > slow {
-		e.slow = slices.Clone(e.slow[:slow])
-	}
-	if len(e.before) > slow {
-		e.before = slices.Clone(e.before[:slow])
-	}
+	e.slow, e.before = slowestOf(e.slow, slow), slowestOf(e.before, slow)
 	e.maxSlow = slow
 	e.slowest.Store(0)
+}
+
+// slowestOf returns the n slowest of records, which are in no order.
+func slowestOf(records []Record, n int) []Record {
+	if len(records) <= n {
+		return records
+	}
+	slices.SortFunc(records, func(a, b Record) int { return cmp.Compare(b.TookUS, a.TookUS) })
+	return slices.Clone(records[:n])
 }
 
 // inOrder returns the failures, oldest first.

@@ -141,7 +141,11 @@ func (s *service) take(at *endpoint, req *nats.Msg, hold bool) {
 		if p, ok := err.(*jsonrpc.PanicError); ok {
 			s.inst.pub.opt.Logger.Error("handler panicked", "extension", s.inst.ID(), "method", p.Method, "panic", p.Value)
 		}
-		c.Deliver(&c.Exchange, handled(ctx, result, wire.OfHandler(ctx, err)))
+		reply := handled(ctx, result, wire.OfHandler(ctx, err))
+		if reply.Err != nil && reply.Err.Code == rpc.CodeCancelled && s.ctx.Err() != nil { // not by the caller
+			reply.Err = rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s has stopped during the call", s.inst.ID())
+		}
+		c.Deliver(&c.Exchange, reply)
 	}()
 }
 

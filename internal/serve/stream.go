@@ -154,7 +154,7 @@ func (c *call) send(kind string, body []byte, seq int) bool {
 	if seq > 0 {
 		msg.Header.Set(wire.HeaderSeq, strconv.Itoa(seq))
 	}
-	if kind != wire.FrameChunk || seq%(wire.AckEvery/wire.ChunkSize) == 0 {
+	if kind != wire.FrameChunk || seq%wire.AckEvery == 0 {
 		msg.Reply = c.s.inst.pub.streams.ackSubject(c)
 	}
 	msg.Data = body
@@ -201,10 +201,11 @@ func (c *call) sendChunks(text []byte, letGo func()) {
 // chunks sends text, until the caller goes away.
 func (c *call) chunks(text []byte) (whole bool) {
 	seq, asked := 0, 0
-	for at := 0; at < len(text); at += wire.ChunkSize {
+	size := min(wire.ChunkSize, max(wire.Headroom, int(c.s.nc.MaxPayload())-wire.Headroom))
+	for at := 0; at < len(text); at += size {
 		seq++
-		c.send(wire.FrameChunk, text[at:min(at+wire.ChunkSize, len(text))], seq)
-		if seq%(wire.AckEvery/wire.ChunkSize) != 0 {
+		c.send(wire.FrameChunk, text[at:min(at+size, len(text))], seq)
+		if seq%wire.AckEvery != 0 {
 			continue
 		}
 		if asked++; asked < wire.MaxUnacked {

@@ -19,10 +19,10 @@ const (
 	SilenceLimit   = 5 * time.Second
 	StreamTick     = 100 * time.Millisecond
 	ChunkSize      = 512 << 10
-	AckEvery       = 4 << 20
+	AckEvery       = 8 // chunks
 	MaxUnacked     = 2 // lots under way: while one is acknowledged the next is sent
 	AckWait        = 10 * time.Second
 )
 
-// headroom is kept free of MaxPayload for the headers of a reply.
+// Headroom is kept free of MaxPayload for the headers of a reply.
 const Headroom = 1024

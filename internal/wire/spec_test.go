@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
 func TestParseHandshake(t *testing.T) {
@@ -228,5 +230,27 @@ func TestElements(t *testing.T) {
 	long := json.RawMessage(`{"server_version":"1","hooks":[` + strings.Repeat("1,", 1_000_000) + `1],"diagnostics":[` + strings.Repeat("{},", 1_000_000) + `{}]}`)
 	if h, err := ParseHandshake(long); err != nil || len(h.Problems) > maxProblems {
 		t.Errorf("%d problems, %v", len(h.Problems), err)
+	}
+}
+
+func TestIsReturning(t *testing.T) {
+	of := func(states ...heartbeat.State) *StateDoc {
+		d := &StateDoc{State: states[0]}
+		for _, s := range states {
+			d.Instances = append(d.Instances, InstanceState{State: s})
+		}
+		return d
+	}
+	for _, tt := range []struct {
+		d    *StateDoc
+		want bool
+	}{
+		{of(heartbeat.Restarting), true}, {of(heartbeat.Spawning), true}, {of(heartbeat.Ready, heartbeat.Restarting), false},
+		{of(heartbeat.Draining), false}, {of(heartbeat.Draining, heartbeat.Restarting), true}, {of(heartbeat.Draining, heartbeat.Lost), false},
+		{of(heartbeat.Lost), false},
+	} {
+		if got := IsReturning(tt.d); got != tt.want {
+			t.Errorf("%+v: %v", tt.d, got)
+		}
 	}
 }

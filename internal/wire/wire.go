@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"slices"
 	"time"
 
 	"github.com/extmesh/extmesh/pkg/heartbeat"
@@ -141,6 +142,14 @@ type InstanceState struct {
 	Since    time.Time          `json:"since"`
 	Restarts uint64             `json:"restarts"`
 	Breaker  *heartbeat.Breaker `json:"breaker,omitempty"`
+}
+
+// IsReturning reports whether an extension without a ready instance is on its way back. A drained instance hides one that
+// restarts, because the state of an extension is its best instance's.
+func IsReturning(s *StateDoc) bool {
+	returns := func(s heartbeat.State) bool { return s == heartbeat.Restarting || s == heartbeat.Spawning }
+	return returns(s.State) ||
+		s.State == heartbeat.Draining && slices.ContainsFunc(s.Instances, func(i InstanceState) bool { return returns(i.State) })
 }
 
 // Host is the value of the catalog key host.<bridge>: what one bridge runs, and what it could not start.

@@ -274,10 +274,10 @@ func (f toolForm) params(tool string, args, meta json.RawMessage, progress bool)
 	if f == shortForm {
 		return args
 	}
-	p := wire.AppendCallParams(nil, tool, args)
 	if progress {
 		meta = wire.SetMember(meta, "progressToken", []byte("1"))
 	}
+	p := wire.AppendCallParams(make([]byte, 0, len(tool)+len(args)+len(meta)+64), tool, args)
 	if len(meta) == 0 {
 		return p
 	}
@@ -316,6 +316,7 @@ func (c *Client) ask(ctx context.Context, t target, method string, params json.R
 			if !c.waitReady(ctx, &t, r.away) {
 				return nil, r.final(c, &t, &a)
 			}
+			r.made-- // to wait is not to try: tries are left for the return
 		case afterPause:
 			if !sleep(ctx, r.pause) {
 				return nil, r.final(c, &t, &a)
@@ -387,10 +388,13 @@ func (c *Client) wasAway(connects uint64) bool {
 // wholeCall is the default of WaitReady: the deadline of the call comes first.
 const wholeCall = 1000 * time.Hour
 
-// waitReady waits until the extension is not on its way back any more, or has been away for as long as the call waits. It
-// returns false when ctx ends first.
+// tryAnyway is how long a call waits for the catalog alone: while no registry runs, it does not show what has returned.
+const tryAnyway = 2 * time.Second
+
+// waitReady waits until the extension is not on its way back any more, or has been away for as long as the call waits, but at
+// most for tryAnyway. It returns false when ctx ends first.
 func (c *Client) waitReady(ctx context.Context, t *target, away time.Time) bool {
-	waitCtx, cancel := context.WithDeadline(ctx, away.Add(c.maxWait(t)))
+	waitCtx, cancel := context.WithTimeout(ctx, min(time.Until(away.Add(c.maxWait(t))), tryAnyway))
 	defer cancel()
 	// When the wait is over, the call is tried once more.
 	_ = c.opt.Catalog.WaitFor(waitCtx, func(*Catalog) bool { return !c.shown.returns(t.id) })

@@ -125,7 +125,7 @@ func (r *retries) next(c *Client, t *target, a *attempt) step {
 		if d.Ran == rpc.RanNo && d.RetryAfterMS >= 0 && d.RetryAfterMS <= maxPause.Milliseconds() && r.made < len(pauses) {
 			return afterPause
 		}
-	case rpc.CodeExited, rpc.CodeTimeout, rpc.CodeInternal:
+	case rpc.CodeExited, rpc.CodeTimeout, rpc.CodeInternal, rpc.CodeCancelled: // by another than the caller, for whom ask ends
 		if d.Ran != rpc.RanNo && r.made < maxRepeats && t.repeatable() {
 			return afterPause
 		}
@@ -194,10 +194,11 @@ func (r *retries) final(c *Client, t *target, a *attempt) error {
 	return c.shown.explain(t.id, a.err)
 }
 
-// mayNotAddress reports whether NATS denied the request to the instance's subject.
+// mayNotAddress reports whether NATS denied the request to the instance's subject. Of several denials the connection keeps the
+// last one, which may be of another instance.
 func (c *Client) mayNotAddress(t *target) bool {
 	err := c.nc.LastError()
-	return t.to() != t.subject && errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), `"`+t.to()+`"`)
+	return t.to() != t.subject && errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), `"`+t.subject+`.`)
 }
 
 // repeatable reports whether the annotations of the tool allow it to run twice.

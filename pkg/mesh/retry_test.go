@@ -148,3 +148,41 @@ func TestAwayFromWhen(t *testing.T) {
 		}
 	})
 }
+
+// TestReturnIsNotShown: a call succeeds although the catalog, which no registry maintains, shows the extension restarting for
+// ever; also if a drained instance hides the one that restarts.
+func TestReturnIsNotShown(t *testing.T) {
+	t.Parallel()
+	for name, state := range map[string]wire.StateDoc{
+		"restarting": {State: heartbeat.Restarting},
+		"draining":   {State: heartbeat.Draining, Instances: []wire.InstanceState{{State: heartbeat.Draining}, {State: heartbeat.Restarting}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newCatalogBed(t)
+			b.bucket()
+			b.put("spec.x", testSpec("x", "1.0.0", "t"))
+			b.put("state.x", state)
+			catalog := b.follow(CatalogOptions{})
+			await(t, catalog, "it is there", has("x", state.State))
+			suspects, err := b.nc.SubscribeSync("ext.registry.suspect.x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			failed := make(chan error, 1)
+			go func() { // ends with its answer
+				_, err := NewClient(b.nc, ClientOptions{Catalog: catalog, Timeout: time.Minute}).Call(t.Context(), "x/t", nil)
+				failed <- err
+			}()
+			if _, err := suspects.NextMsg(time.Minute); err != nil { // the call has met no instance
+				t.Fatal(err)
+			}
+			if _, err := b.connect().QueueSubscribe("ext.x.rpc", wire.QueueGroup, func(m *nats.Msg) { asMesh(m, `"result":1`) }); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-failed; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -21,18 +21,10 @@ func (s shown) get(id string) (e Extension, ok bool) {
 	return s.catalog.Get(id)
 }
 
-// state returns the state of an extension, "" if it is not known.
-func (s shown) state(id string) heartbeat.State {
-	if e, ok := s.get(id); ok {
-		return e.State.State
-	}
-	return ""
-}
-
 // returns reports whether the catalog shows that the extension is on its way back.
 func (s shown) returns(id string) bool {
-	state := s.state(id)
-	return state == heartbeat.Restarting || state == heartbeat.Spawning
+	e, ok := s.get(id)
+	return ok && wire.IsReturning(e.State)
 }
 
 // instance returns the subject of a random ready instance with the version that the catalog shows; "" if all ready
@@ -69,11 +61,8 @@ func (s shown) mayReturn(id string) bool {
 	if !ok {
 		return false
 	}
-	switch e.State.State {
-	case heartbeat.Ready, heartbeat.Restarting, heartbeat.Spawning:
-		return true
-	}
-	return e.State.State == heartbeat.Lost && time.Since(e.State.Since) < justNow
+	return e.State.State == heartbeat.Ready || wire.IsReturning(e.State) ||
+		e.State.State == heartbeat.Lost && time.Since(e.State.Since) < justNow
 }
 
 // explain adds the state in the catalog to the error of an extension without a subscription.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/serve"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -71,6 +72,10 @@ func TestAcknowledgements(t *testing.T) {
 		m, err := sub.NextMsg(time.Minute)
 		if err != nil {
 			t.Fatalf("chunk %d: %v", chunks, err)
+		}
+		if isWaiting(m) {
+			chunks--
+			continue
 		}
 		if (m.Reply != "") != (chunks%lot == 0) {
 			t.Fatalf("chunk %d has the reply subject %q", chunks, m.Reply)
@@ -188,4 +193,10 @@ func TestClientCancels(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Error("the handler was not told")
 	}
+}
+
+// isWaiting reports whether a frame only states that a call is running, as after a second on a busy machine.
+func isWaiting(m *nats.Msg) bool {
+	kind := m.Header.Get(wire.HeaderFrame)
+	return kind == wire.FrameAccepted || kind == wire.FrameKeepalive
 }
