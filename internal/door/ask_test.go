@@ -139,10 +139,15 @@ func TestListChanges(t *testing.T) {
 		t.Error(got)
 	}
 	l.announce("resources/list") // the prompts are gone
-	got := []string{p.next(), p.next()}
+	var got []string
+	for len(got) < 2 {
+		// The templates are gone, too. That notification can come at any time: it is held back for a second after the one before.
+		if n := p.next(); !strings.Contains(n, `"notifications/resources/list_changed"`) {
+			got = append(got, n)
+		}
+	}
 	if all := strings.Join(got, "\n"); !strings.Contains(all, `{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}`) ||
 		!strings.Contains(all, `{"jsonrpc":"2.0","method":"notifications/prompts/list_changed",`+tagged+`}}`) {
-		// The templates are gone, too: that notification is held back, since there was one of resources a moment ago.
 		t.Error(all)
 	}
 }

@@ -39,14 +39,11 @@ func newBed(t testing.TB) *bed { return newBedOn(t, &server.Options{Port: -1, Je
 func newBedOn(t testing.TB, o *server.Options) *bed {
 	b := &bed{t: t, srv: natstest.Start(t, o)}
 	b.nc = b.connect()
-	js, err := jetstream.New(b.nc)
-	if err == nil {
-		b.kv, err = js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{
-			Bucket: "ext_catalog", LimitMarkerTTL: time.Minute,
-			RePublish: &jetstream.RePublish{Source: "$KV.ext_catalog.>", Destination: "ext.registry.catalog.>"},
-		})
-	}
-	if err != nil {
+	var err error
+	if b.kv, err = natstest.JetStream(t, b.nc).CreateKeyValue(t.Context(), jetstream.KeyValueConfig{
+		Bucket: "ext_catalog", LimitMarkerTTL: time.Minute,
+		RePublish: &jetstream.RePublish{Source: "$KV.ext_catalog.>", Destination: "ext.registry.catalog.>"},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	return b

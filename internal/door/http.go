@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -44,7 +45,7 @@ const (
 	eventTimeout   = 10 * time.Second // to write one event
 	keepAliveEvery = 15 * time.Second
 	sweepEvery     = time.Minute
-	lastAnswers    = time.Second // to write the answers of cancelled calls
+	lastAnswers    = 3 * time.Second // to write the answers of cancelled calls
 )
 
 // httpServer serves clients over HTTP.
@@ -215,7 +216,9 @@ func (x *exchange) error(status int, id []byte, e *rpc.Error) {
 
 func writeJSON(w http.ResponseWriter, status int, body []byte) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(replyTimeout))
-	w.Header()["Content-Type"] = jsonType
+	h := w.Header()
+	h["Content-Type"] = jsonType
+	h["Content-Length"] = []string{strconv.Itoa(len(body))} // a large body would be sent in chunks
 	w.WriteHeader(status)
 	_, _ = w.Write(body) // a client that has gone needs no answer
 }

@@ -655,3 +655,25 @@ func TestParamHeaders(t *testing.T) {
 		}
 	}
 }
+
+// deadlines is a connection that remembers the deadline for writing.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	last time.Time
+}
+
+func (d *deadlines) SetWriteDeadline(at time.Time) error { d.last = at; return nil }
+
+// TestStreamsStayOpen: no deadline is left when an event is written, because HTTP/2 resets a stream at its deadline.
+func TestStreamsStayOpen(t *testing.T) {
+	w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+	p := &reply{x: &exchange{w: &recorder{ResponseWriter: w}}}
+	p.notify([]byte(`{"method":"x"}`))
+	if !w.Flushed || !w.last.IsZero() || !strings.Contains(w.Body.String(), `data: {"method":"x"}`) {
+		t.Errorf("flushed %v, deadline %s: %s", w.Flushed, w.last, w.Body)
+	}
+	p.end(http.StatusOK, []byte(`{"result":1}`))
+	if !strings.HasSuffix(w.Body.String(), "data: {\"result\":1}\n\n") {
+		t.Errorf("%s", w.Body)
+	}
+}

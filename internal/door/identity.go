@@ -80,8 +80,9 @@ func (s *identities) acquire(ctx context.Context, natsContext string, base *back
 		id = nil
 	}
 	if id == nil {
-		if len(s.all) >= maxIdentities {
+		if len(s.all) >= maxIdentities && !s.makeRoom() {
 			s.mu.Unlock()
+			s.door.opt.Logger.Warn("a client with credentials of its own is refused: all connections for such clients are in use", "limit", maxIdentities)
 			return nil, errConnections
 		}
 		id = &identity{natsContext: natsContext, base: base, done: make(chan struct{})}
@@ -135,6 +136,20 @@ func (s *identities) release(id *identity) {
 	id.users--
 	id.used = time.Now()
 	s.closeUnused(id)
+}
+
+// makeRoom closes the connection that has not been used for longest. It returns false if all are in use. The caller holds mu.
+func (s *identities) makeRoom() bool {
+	var oldest *identity
+	for _, id := range s.all {
+		if id.users == 0 && (oldest == nil || id.used.Before(oldest.used)) {
+			oldest = id
+		}
+	}
+	if oldest != nil {
+		s.remove(oldest)
+	}
+	return oldest != nil
 }
 
 // remove lets the next client make another connection. The caller holds mu.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/mcp"
+	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // writeTokens writes a file in which each name has the token secret-<name>. more are further members of all entries.
@@ -340,5 +342,31 @@ func TestRemembered(t *testing.T) {
 	all.end(n)
 	if second.add(big); all.remembered.Load() != 0 {
 		t.Errorf("%d bytes are remembered after the end of the session", all.remembered.Load())
+	}
+}
+
+// TestRoomForIdentities: the connection that was not used for longest makes room for another client's; one in use does not.
+func TestRoomForIdentities(t *testing.T) {
+	closed := map[string]bool{}
+	d := runDoor(t, Options{})
+	s := &identities{door: d, all: map[string]*identity{}, dial: func(_ context.Context, name string, _ *mesh.Catalog, _ func(error)) (Connection, error) {
+		return Connection{IsClosed: func() bool { return false }, Close: func() { closed[name] = true }}, nil
+	}}
+	base := &backend{}
+	var used []*identity
+	for n := range maxIdentities {
+		id, err := s.acquire(t.Context(), fmt.Sprint(n), base)
+		if err != nil {
+			t.Fatal(err)
+		}
+		used = append(used, id)
+	}
+	if _, err := s.acquire(t.Context(), "more", base); !errors.Is(err, errConnections) {
+		t.Errorf("all are in use: %v", err)
+	}
+	s.release(used[7])
+	s.release(used[3])
+	if _, err := s.acquire(t.Context(), "more", base); err != nil || len(closed) != 1 || !closed["7"] {
+		t.Errorf("%v, closed are %v", err, closed)
 	}
 }

@@ -11,8 +11,9 @@ import (
 // reply is the answer to a POST. It is one JSON message, unless something precedes the result: then it is a stream of
 // events.
 type reply struct {
-	x      *exchange
-	record *stream // remembers the events, so that a client can resume; nil: it cannot
+	x       *exchange
+	session *session // remembers the events of a stream, so that the client can resume it; nil: it cannot
+	record  *stream  // of the session; set when the answer becomes a stream
 
 	mu        sync.Mutex
 	streaming bool
@@ -27,8 +28,10 @@ func (p *reply) start() {
 	}
 	p.streaming = true
 	startEvents(p.x.w)
-	if p.record != nil && p.record.numbered {
-		p.write(appendEvent(nil, p.record.prime(), nil))
+	if p.session != nil {
+		if p.record = p.session.newStream(); p.record.numbered {
+			p.write(appendEvent(nil, p.record.prime(), nil))
+		}
 	}
 	p.keepAlive = time.AfterFunc(keepAliveEvery, p.comment)
 	p.flush()
@@ -76,9 +79,11 @@ func (p *reply) end(status int, message []byte) {
 		p.keepAlive = nil
 	}
 	switch {
-	case p.streaming && message != nil:
-		p.event(message)
 	case p.streaming:
+		if message != nil {
+			p.event(message)
+		}
+		p.extend()
 	case message == nil:
 		p.x.w.WriteHeader(http.StatusAccepted)
 	default:
@@ -116,9 +121,13 @@ func (p *reply) extend() {
 	}
 }
 
+// flush sends what was written. It ends the deadline of write, at which HTTP/2 would reset the stream even if nothing is being
+// written.
 func (p *reply) flush() {
 	if !p.failed {
-		p.failed = http.NewResponseController(p.x.w).Flush() != nil
+		c := http.NewResponseController(p.x.w)
+		p.failed = c.Flush() != nil
+		_ = c.SetWriteDeadline(time.Time{})
 	}
 }
 

@@ -34,10 +34,10 @@ type session struct {
 	unlisten func()
 
 	mu      sync.Mutex
-	streams map[string]*stream // of POST requests
-	count   int
-	open    int // requests
-	reader  int // number of the last GET request; an earlier one ends
+	streams map[string]*stream // of POST requests, if more than a result is sent
+	count   int                // of them, since the beginning
+	open    int                // requests
+	reader  int                // number of the last GET request; an earlier one ends
 	used    time.Time
 }
 
@@ -149,7 +149,7 @@ func (n *session) use() (done func()) {
 	}
 }
 
-// newStream returns a stream for a POST request. A session with too many keeps only running ones.
+// newStream returns a stream for the answer to a POST request. A session with too many keeps only running ones.
 func (n *session) newStream() *stream {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -209,7 +209,7 @@ func (x *exchange) legacy(q *request) {
 		return
 	}
 	defer n.use()()
-	p := &reply{x: x, record: n.newStream()}
+	p := &reply{x: x, session: n}
 	q.notify = p.notify
 	if !n.client.isQuick(q.method) {
 		p.keepOpen()

@@ -76,7 +76,7 @@ func (s *stdioServer) end() {
 	close(s.ending)
 	s.mu.Unlock()
 	done := make(chan struct{})
-	go func() { // ends with the handlers, which end soon after cancel
+	go func() { // ends with the handlers, which end soon after cancel, unless a Write is blocked
 		s.handlers.Wait()
 		close(done)
 	}()
@@ -180,7 +180,7 @@ func (s *stdioServer) start(q *request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !isClosed(s.ending) {
-		s.handlers.Go(func() { s.handle(q) }) // owned by end; ends with its request, after the cancellation of ctx at the latest
+		s.handlers.Go(func() { s.handle(q) }) // owned by end; ends with its request, after the cancellation of ctx at the latest, or with a Write that is blocked
 	}
 }
 
@@ -188,7 +188,7 @@ func (s *stdioServer) start(q *request) {
 func (s *stdioServer) handle(q *request) {
 	for q != nil {
 		if message := s.client.answer(s.ctx, q); message != nil {
-			s.out.reply(message)
+			s.out.write(message)
 		}
 		q = s.await()
 	}

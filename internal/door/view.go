@@ -67,6 +67,9 @@ type alias struct {
 // aliasTime is how long a tool can be called by a name that it no longer has, since a model may still use it.
 const aliasTime = time.Hour
 
+// maxAliases limits these names: an extension can list other tools all the time.
+const maxAliases = 10_000
+
 func newViewState(d *Door, profile string, o ViewOptions) (*viewState, error) {
 	o = o.withDefaults()
 	if err := o.check(); err != nil {
@@ -98,7 +101,8 @@ func (v *viewState) keepAliases(old, fresh *view, now time.Time) {
 		}
 	}
 	for name, t := range old.byName {
-		if have := fresh.byName[name]; have == nil || have.key != t.key {
+		_, kept := v.aliases[name]
+		if have := fresh.byName[name]; (have == nil || have.key != t.key) && (kept || len(v.aliases) < maxAliases) {
 			v.aliases[name] = alias{t.key, now.Add(aliasTime)}
 		}
 	}

@@ -14,7 +14,7 @@ const (
 )
 
 // writer writes messages as lines. Messages that are added while one is being written are written together. It has a
-// goroutine only while there is something to write.
+// goroutine only while there is something to write that its callers do not write themselves.
 type writer struct {
 	w      io.Writer
 	failed chan struct{} // closed after a failed write
@@ -34,35 +34,48 @@ func newWriter(w io.Writer) *writer {
 	return out
 }
 
-// reply adds a response.
+// reply adds a response. It waits only while the queue is full.
 func (o *writer) reply(message []byte) {
+	if o.put(message) {
+		go o.drain() // ends when the queue is empty or a write fails
+	}
+}
+
+// write adds a response and writes what is queued, unless another goroutine is writing already.
+func (o *writer) write(message []byte) {
+	if o.put(message) {
+		o.drain()
+	}
+}
+
+// put adds a response when the queue has room for it. It reports whether its caller has to call drain.
+func (o *writer) put(message []byte) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for len(o.queued) > maxQueued && o.err == nil {
 		o.room.Wait()
 	}
-	o.add(message)
+	return o.add(message)
 }
 
 // notify adds a notification, unless the client does not read.
 func (o *writer) notify(message []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if len(o.queued) <= maxNotices {
-		o.add(message)
+	if len(o.queued) <= maxNotices && o.add(message) {
+		go o.drain() // ends when the queue is empty or a write fails
 	}
 }
 
-// add adds a message. The caller holds mu.
-func (o *writer) add(message []byte) {
+// add adds a message. It reports whether nobody is writing: then drain has to be called. The caller holds mu.
+func (o *writer) add(message []byte) bool {
 	if o.err != nil || message == nil {
-		return
+		return false
 	}
 	o.queued = append(append(o.queued, message...), '\n')
-	if !o.writing {
-		o.writing = true
-		go o.drain() // ends when the queue is empty or a write fails
-	}
+	first := !o.writing
+	o.writing = true
+	return first
 }
 
 // drain writes until nothing is left, after yielding to goroutines that may add something.

@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -108,7 +109,7 @@ const maxHeaderParams = 1000
 
 // headerParams finds the properties with the annotation x-mcp-header.
 func headerParams(schema json.RawMessage) []headerParam {
-	if !strings.Contains(string(schema), "x-mcp-header") {
+	if !bytes.Contains(schema, []byte("x-mcp-header")) {
 		return nil
 	}
 	var out []headerParam
