@@ -158,7 +158,7 @@ func TestRunExitCodes(t *testing.T) {
 
 func TestRunDenied(t *testing.T) {
 	srv, err := server.NewServer(&server.Options{
-		Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true,
+		Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true, AuthTimeout: 60,
 		Users: []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{
 			Publish: &server.SubjectPermission{Deny: []string{"$JS.>"}},
 		}}},

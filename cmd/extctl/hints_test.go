@@ -174,7 +174,7 @@ func tempFile(t *testing.T, text string) string {
 // keyServer starts a server whose clients sign in with keys.
 func keyServer(t *testing.T) string {
 	t.Helper()
-	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true, AlwaysEnableNonce: true})
+	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true, AuthTimeout: 60, AlwaysEnableNonce: true})
 	if err != nil {
 		t.Fatal(err)
 	}

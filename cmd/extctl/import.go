@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -202,7 +201,10 @@ func undoImport(a *app, args []string) error {
 			header
 			Undone []clients.Undone `json:"undone"`
 		}{Undone: done})
-		return errors.Join(err, incomplete)
+		if err == nil && incomplete != nil {
+			err = silentError(exitOther) // the reasons are printed
+		}
+		return err
 	}
 	for _, u := range done {
 		text := fmt.Sprintf("%s: %s", e.Short(u.Path), u.Action)

@@ -200,6 +200,9 @@ func meshEntry(a *app, f clientFlags, args []string) (clients.Entry, error) {
 	if err != nil {
 		return clients.Entry{}, err
 	}
+	if slices.ContainsFunc(args, gate.HoldsPassword) {
+		return clients.Entry{}, usage("an argument after -- has a password, which would be readable in the client's file; use --context or --creds")
+	}
 	args = slices.Clone(args)
 	if err := absolutePaths(args); err != nil {
 		return clients.Entry{}, err
@@ -235,7 +238,7 @@ func meshEntry(a *app, f clientFlags, args []string) (clients.Entry, error) {
 func absolutePaths(args []string) (err error) {
 	for i := range args {
 		name, value, joined := strings.Cut(args[i], "=")
-		if name != "--up" && name != "--profiles" && name != "--tokens" {
+		if !slices.Contains([]string{"--up", "--profiles", "--tokens", "--creds", "--nkey", "--tlscert", "--tlskey", "--tlsca"}, name) {
 			continue
 		}
 		switch {

@@ -142,11 +142,7 @@ func TestMCPWithoutMesh(t *testing.T) {
 	port := freeport.Port(t)
 	srv := natstest.Start(t, &server.Options{Port: port, JetStream: true})
 	url := srv.ClientURL()
-	js, err := jetstream.New(srv.Connect())
-	if err != nil {
-		t.Fatal(err)
-	}
-	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{
+	kv, err := natstest.JetStream(t, srv.Connect()).CreateKeyValue(t.Context(), jetstream.KeyValueConfig{
 		Bucket: "ext_catalog", RePublish: &jetstream.RePublish{Source: "$KV.ext_catalog.>", Destination: "ext.registry.catalog.>"}})
 	if err != nil {
 		t.Fatal(err)

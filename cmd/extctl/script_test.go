@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -143,6 +144,7 @@ func newBed(dir string) (b *bed, stop func(), err error) { return newBedWith(dir
 
 // newBedWith makes a bed with the server options o; opts are options of the bed's own connection.
 func newBedWith(dir string, o *server.Options, opts ...nats.Option) (b *bed, stop func(), err error) {
+	o.AuthTimeout = cmp.Or(o.AuthTimeout, 60)
 	o.Host, o.Port, o.JetStream, o.StoreDir, o.NoLog, o.NoSigs = "127.0.0.1", -1, true, dir, true, true
 	srv, err := server.NewServer(o)
 	if err != nil {

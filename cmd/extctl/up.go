@@ -7,9 +7,12 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"os"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -67,6 +70,7 @@ With --join it starts no NATS server and no registry: the extensions join a mesh
 another extctl up, otherwise the one that --server or --context names.`,
 		Example: "  extctl up examples/extensions\n  extctl up --watch extensions\n  extctl up --join --watch dice",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			surviveClosedOutput()
 			o.dirs, o.listenChosen = args, cmd.Flags().Changed("listen")
 			if o.join {
 				return runJoin(cmd.Context(), a, o)
@@ -254,6 +258,10 @@ func (m *localMesh) run(ctx context.Context, target daemon.Target) error {
 	}
 	return localmesh.Run(ctx, target, localmesh.Config{Bridge: m.bridge, Joins: m.joins, Logger: m.logger}, parts...)
 }
+
+// surviveClosedOutput makes a write to a closed stdout or stderr fail instead of ending the process: a mesh runs on when nobody
+// reads its output any more, and stops in order.
+func surviveClosedOutput() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 // note prints information that is not a result on stderr, except with --json, where a program reads the output.
 func (a *app) note(format string, args ...any) {

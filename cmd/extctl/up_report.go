@@ -74,7 +74,6 @@ type progress struct {
 	info     wire.Host       // the bridge's report
 	reported bool            // the report has arrived
 	printed  map[string]bool // ids of extensions, and problems
-	order    []string        // the printed extensions
 }
 
 // settle prints the extensions as they start, until all have started or failed, or settleTimeout has passed since the
@@ -129,7 +128,6 @@ func (p *progress) advance() bool {
 			continue
 		}
 		p.printed[id] = true
-		p.order = append(p.order, id)
 		p.printState(id, state, reason)
 	}
 	return all
@@ -271,8 +269,8 @@ func (p *progress) summaryJSON() error {
 // firstCall is a command line that calls a tool which does no harm.
 func (p *progress) firstCall() string {
 	var tools []wire.Tool
-	for _, id := range p.order {
-		if e, ok := p.catalog.Get(id); ok && e.State.Available {
+	for _, id := range p.info.Extensions {
+		if e, ok := p.catalog.Get(id); ok && p.printed[id] && e.State.Available {
 			tools = append(tools, e.Spec.Tools...)
 		}
 	}

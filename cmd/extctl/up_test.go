@@ -134,12 +134,12 @@ func TestUp(t *testing.T) {
 	if took := time.Since(began); took > settleTimeout-3*time.Second { // extensions that crash or hang do not delay the summary
 		t.Errorf("the first call was shown %s after there was something to call", took)
 	}
+	u.await(t, "exit status 3") // of crashy, which may be reported after the summary
 	out := u.out.String()
 	for _, want := range []string{
 		"NATS listens on nats://127.0.0.1:",
 		"ready     echo 1.2.3, 1 tool\n",
 		"gated     gated 1.0.0: ",
-		"restarting crashy 1.0.0: exit status 3",
 		"starting  hangs 1.0.0",
 		"no-such-program-anywhere",
 		"broken/plugin.toml: ",

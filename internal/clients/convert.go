@@ -79,7 +79,7 @@ func (s server) member() (m member, notes []string, err error) {
 		}
 	}
 	err = errors.Join(err, s.addCodexVariables(&m))
-	if m.Command != "" && s.source.Project != "" && !filepath.IsAbs(m.Cwd) {
+	if m.Command != "" && s.source.Project != "" && !filepath.IsAbs(m.Cwd) && !strings.HasPrefix(m.Cwd, "${") && !strings.HasPrefix(m.Cwd, "~/") {
 		m.Cwd = filepath.Join(s.source.Project, m.Cwd)
 	}
 	return m, notes, err

@@ -139,17 +139,24 @@ func (e Env) remember(c Client, before, after file, entry entryChange) error {
 	if err != nil {
 		return err
 	}
+	replaces := false
 	if earlier != nil && len(earlier.Changes) == 1 {
 		old := earlier.Changes[0]
 		if text, ok := old.restored(before); ok {
 			before = file{path: before.path, text: text, exists: old.Before != ""}
+		} else if tree, err := c.parse(before.text); err == nil {
+			replaces = c.same(lookup(tree, entry.Path), old.Entries[0].New)
 		}
 	}
-	return record{Changes: []change{newChange(c.Name, before, after, entry)}}.save(where)
+	done := newChange(c.Name, before, after, entry)
+	if replaces {
+		done.After = "" // no content without the mesh's entry is known: only the entry is taken out
+	}
+	return record{Changes: []change{done}}.save(where)
 }
 
 // Uninstall takes the mesh's entry out of the client's file. If nothing has changed the file since Install, it has all bytes of
-// before then; otherwise only the entry changes. An entry of that name which is not the mesh's is an *ExistsError.
+// before then; otherwise, or if the client had changed the file between two calls of Install, only the entry changes. An entry of that name which is not the mesh's is an *ExistsError.
 func (e Env) Uninstall(s Setup) (out Installed, err error) {
 	c := s.Client
 	path, ok := e.Path(c, s.Scope)
@@ -231,11 +238,8 @@ type State struct {
 // States describes the files of all clients: the user's, and those of the project that exist.
 func (e Env) States() (all []State) {
 	for _, c := range Clients {
-		for _, scope := range []Scope{User, Project} {
-			path, ok := e.Path(c, scope)
-			if !ok {
-				continue
-			}
+		for _, scope := range e.scopes(c) {
+			path, _ := e.Path(c, scope)
 			s := State{Client: c.Name, Title: c.Title, Path: path, Scope: scope, Others: []string{}}
 			f, err := readFile(path)
 			if err != nil {

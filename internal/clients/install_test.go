@@ -125,3 +125,54 @@ func TestIncompleteUndo(t *testing.T) {
 		t.Errorf("%+v %v %s", done, err, read(t, path))
 	}
 }
+
+// TestUninstallAfterReplacement: the entry was replaced after the client had written its file again. What uninstall restores is
+// then not the file with the first entry.
+func TestUninstallAfterReplacement(t *testing.T) {
+	e, path := place(t, ".cursor/mcp.json", `{"mcpServers":{}}`)
+	c, _ := Find("cursor")
+	s := Setup{Client: c, Scope: User, Name: "mesh", Entry: Entry{Command: "/bin/extctl", Args: []string{"mcp"}}}
+	if _, err := e.Install(s); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(read(t, path)+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.Entry.Args = []string{"mcp", "--only", "x"}
+	if out, err := e.Install(s); err != nil || out.Action != "replaced" {
+		t.Fatalf("%+v %v", out, err)
+	}
+	if out, err := e.Uninstall(s); err != nil || out.Action != "removed" || len(readServers(t, c, path)) != 0 {
+		t.Errorf("%+v %v: %s", out, err, read(t, path))
+	}
+}
+
+// TestHomeIsProject: in the home directory, the project's file of some clients is the user's. It is read once.
+func TestHomeIsProject(t *testing.T) {
+	e, _ := place(t, ".cursor/mcp.json", `{"mcpServers":{"a":{"command":"x"}}}`)
+	e.Dir = e.Home
+	c, _ := Find("cursor")
+	if all := e.Sources(c); len(all) != 1 || all[0].Project != "" {
+		t.Errorf("the sources are %+v", all)
+	}
+	n := 0
+	for _, s := range e.States() {
+		if s.Client == "cursor" {
+			n++
+		}
+	}
+	if n != 1 {
+		t.Errorf("%d states", n)
+	}
+}
+
+// TestAssignmentsInFlags: a flag whose value assigns a secret.
+func TestAssignmentsInFlags(t *testing.T) {
+	m := member{Args: []string{"run", "--env=API_KEY=sk-0123456789", "--header=Authorization: Bearer 0123456789", "--env=DEBUG=1", "--url=http://h/x"}}
+	moved := moveSecrets("s", &m)
+	got := strings.Join(m.Args, " ")
+	want := "run --env=API_KEY=${file:secrets/s.API_KEY} --header=Authorization: ${file:secrets/s.Authorization} --env=DEBUG=1 --url=http://h/x"
+	if got != want || len(moved) != 2 || moved[1].value != "Bearer 0123456789" {
+		t.Errorf("%s, %+v\nwant %s", got, moved, want)
+	}
+}

@@ -23,13 +23,22 @@ type Source struct {
 	keys    [][]string
 }
 
+// scopes are those in which a client has a file. The project's file can be the user's, in the home directory.
+func (e Env) scopes(c Client) (all []Scope) {
+	user, isUser := e.Path(c, User)
+	if isUser {
+		all = append(all, User)
+	}
+	if project, ok := e.Path(c, Project); ok && !(isUser && project == user) {
+		all = append(all, Project)
+	}
+	return all
+}
+
 // Sources returns the files of a client: the user's, and that of the project.
 func (e Env) Sources(c Client) (all []Source) {
-	for _, scope := range []Scope{User, Project} {
-		path, ok := e.Path(c, scope)
-		if !ok {
-			continue
-		}
+	for _, scope := range e.scopes(c) {
+		path, _ := e.Path(c, scope)
 		s := Source{Path: path, Label: e.Short(path), client: c, keys: [][]string{{c.key}}}
 		if scope == Project {
 			s.Project = e.Dir
@@ -54,8 +63,8 @@ func (e Env) Source(path string) Source {
 		path = full
 	}
 	for _, c := range Clients {
-		for _, scope := range []Scope{User, Project} {
-			if p, ok := e.Path(c, scope); ok && p == path {
+		for _, scope := range e.scopes(c) {
+			if p, _ := e.Path(c, scope); p == path {
 				s := Source{Path: path, Label: e.Short(path), client: c, keys: [][]string{{c.key}}}
 				if scope == Project {
 					s.Project = e.Dir

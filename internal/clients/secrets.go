@@ -56,8 +56,11 @@ func moveSecrets(server string, m *member) (out []moved) {
 		switch parts := assigned.FindStringSubmatch(arg); {
 		case i > 0 && strings.HasPrefix(m.Args[i-1], "-") && !strings.HasPrefix(arg, "-") && secretName(m.Args[i-1]):
 			m.Args[i] = move(strings.TrimLeft(m.Args[i-1], "-"), arg)
-		case parts != nil && secretName(parts[2]) && !strings.HasPrefix(parts[4], "//"):
+		case holdsSecret(arg):
 			m.Args[i] = parts[1] + parts[2] + parts[3] + move(parts[2], parts[4])
+		case parts != nil && holdsSecret(parts[4]): // --env=API_KEY=value, --header=Authorization: Bearer value
+			inner := assigned.FindStringSubmatch(parts[4])
+			m.Args[i] = parts[1] + parts[2] + parts[3] + inner[1] + inner[2] + inner[3] + move(inner[2], inner[4])
 		case gate.HoldsPassword(arg):
 			m.Args[i] = move(name, arg)
 		case strings.HasPrefix(arg, "http://"), strings.HasPrefix(arg, "https://"):
@@ -77,6 +80,12 @@ func moveSecrets(server string, m *member) (out []moved) {
 		m.URL = moveParameters(m.URL, move)
 	}
 	return out
+}
+
+// holdsSecret reports whether a text assigns a value to a secret name.
+func holdsSecret(text string) bool {
+	parts := assigned.FindStringSubmatch(text)
+	return parts != nil && secretName(parts[2]) && !strings.HasPrefix(parts[4], "//")
 }
 
 // reference reports whether a value has a placeholder, so that it is no secret itself.

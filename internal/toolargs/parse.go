@@ -199,14 +199,37 @@ func Properties(schema json.RawMessage) []Property {
 		var s struct {
 			Type        json.RawMessage `json:"type"`
 			Description string          `json:"description"`
+			AnyOf       json.RawMessage `json:"anyOf"`
+			OneOf       json.RawMessage `json:"oneOf"`
 		}
 		p := Property{Name: m.Key, Required: slices.Contains(required, m.Key), schema: m.Value}
 		if json.Unmarshal(m.Value, &s) == nil {
-			p.Description, p.types = s.Description, typesIn(s.Type)
+			p.Description = s.Description
+			if p.types = typesIn(s.Type); len(p.types) == 0 {
+				p.types = append(typesOfAny(s.AnyOf), typesOfAny(s.OneOf)...)
+			}
 		}
 		out = append(out, p)
 	}
 	return out
+}
+
+// typesOfAny are the types that one of the schemas in a list has; none if one of them can have any type.
+func typesOfAny(list json.RawMessage) (types []string) {
+	var schemas []struct {
+		Type json.RawMessage `json:"type"`
+	}
+	if json.Unmarshal(list, &schemas) != nil {
+		return nil
+	}
+	for _, s := range schemas {
+		of := typesIn(s.Type)
+		if len(of) == 0 {
+			return nil
+		}
+		types = append(types, of...)
+	}
+	return types
 }
 
 func typesOf(schema []Property, key string) []string {

@@ -80,3 +80,14 @@ func TestDescribe(t *testing.T) {
 		t.Errorf("%v", rows)
 	}
 }
+
+// TestAlternatives: a value of a type that one of the alternatives has is not sent as a string.
+func TestAlternatives(t *testing.T) {
+	schema := Properties(json.RawMessage(`{"properties":{
+		"limit":{"anyOf":[{"type":"integer"},{"type":"null"}]}, "name":{"anyOf":[{"type":"string"},{"type":"null"}]},
+		"on":{"oneOf":[{"type":"boolean"}]}, "any":{"anyOf":[{"type":"integer"},{"$ref":"#/$defs/x"}]}}}`))
+	got, err := pairs([]string{"limit=5", "name=7", "on=true", "any=8"}, schema)
+	if want := `{"limit":5,"name":"7","on":true,"any":"8"}`; err != nil || string(got) != want {
+		t.Errorf("%s, %v, want %s", got, err, want)
+	}
+}
