@@ -163,7 +163,7 @@ func (m *shippedMesh) testCalls(t *testing.T) {
 		t.Errorf("an extension that does not exist: %v, want unavailable", err)
 	}
 
-	short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	short, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	_, err := m.client.Call(short, "ext_slow_slow", nil)
 	cancel()
 	if !errors.Is(err, rpc.CodeTimeout) {

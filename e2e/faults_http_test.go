@@ -100,10 +100,9 @@ func (s *sessions) forget() {
 
 // upgrade replaces the server by another version, which has one more tool.
 func (s *sessions) upgrade(version string) {
-	s.forget()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.version = version
+	s.known, s.version = map[string]bool{}, version
 }
 
 func (s *sessions) ServeHTTP(w http.ResponseWriter, r *http.Request) {

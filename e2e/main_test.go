@@ -167,7 +167,7 @@ func startCmd(t testing.TB, cmd *exec.Cmd) *process {
 	t.Helper()
 	p := &process{cmd: cmd, done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p, p
-	p.cmd.WaitDelay = time.Second
+	p.cmd.WaitDelay = time.Minute
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

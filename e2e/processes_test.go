@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -125,6 +127,11 @@ func TestThreePrograms(t *testing.T) {
 		})
 	}
 	eventually(t, time.Minute, "calls are answered", func() bool { return good.Load() > 50 })
+	// A bridge that has answered a ping is lost as soon as it does not answer another; before that, when its heartbeats are late.
+	eventually(t, time.Minute, "both bridges answer the registry's pings", func() bool {
+		hosts := catalog.Hosts()
+		return len(hosts) == 2 && !slices.ContainsFunc(hosts, func(h mesh.Host) bool { return h.State != heartbeat.Ready })
+	})
 	bridges["one"].cmd.Process.Kill()
 	before := good.Load()
 	eventually(t, time.Minute, "calls are still answered", func() bool { return good.Load() > before+50 })

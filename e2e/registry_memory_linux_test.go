@@ -24,7 +24,7 @@ func TestRegistryMemory(t *testing.T) {
 	url, _ := startNATS(t)
 	registry := start(t, []string{"NATS_URL=" + url, "GOMEMLIMIT=512MiB"}, plain(t, "registry"))
 	nc := connect(t, url)
-	js, err := jetstream.New(nc)
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -168,7 +168,7 @@ func (w *watched) limitCatalog(nc *nats.Conn, size int32) {
 	w.Helper()
 	ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
 	defer cancel()
-	js, err := jetstream.New(nc)
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(time.Minute))
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -211,7 +211,7 @@ func start(t *testing.T, dir string) *example {
 	x := &example{cmd: exec.CommandContext(ctx, m.Transport.Command, m.Transport.Args...)}
 	x.cmd.Dir = dir
 	x.cmd.Stderr = &x.stderr
-	x.cmd.WaitDelay = time.Second
+	x.cmd.WaitDelay = time.Minute
 	stdin, err := x.cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -74,8 +74,13 @@ func Main(p Program) int {
 // terminals, timeout(1) and process managers signal both the process and its group.
 func Signals(parent context.Context) (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(parent, os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, func() { time.AfterFunc(sameSignal, stop) })
+	stopLater(ctx, stop)
 	return ctx, stop
+}
+
+// stopLater calls stop when ctx has ended for sameSignal.
+func stopLater(ctx context.Context, stop func()) {
+	context.AfterFunc(ctx, func() { time.AfterFunc(sameSignal, stop) })
 }
 
 const sameSignal = time.Second

@@ -51,6 +51,9 @@ func complete(t testing.TB, options *server.Options) *server.Options {
 	if o.Host == "" {
 		o.Host = "127.0.0.1"
 	}
+	if o.Port == -1 { // not one that the system gives to other programs while Restart has stopped the server
+		o.Port = freeport.Port(t)
+	}
 	if o.JetStream && o.StoreDir == "" {
 		o.StoreDir = t.TempDir()
 	}

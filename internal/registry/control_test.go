@@ -2,6 +2,7 @@ package registry
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -33,7 +34,7 @@ func TestForgedControlMessages(t *testing.T) {
 				return false
 			}
 		}
-		return b.get(fleet.SkillKey("cook")) != nil && one.is(heartbeat.Ready)()
+		return b.get(fleet.SkillKey("cook")) != nil && one.is(heartbeat.Ready)() && slices.Equal(one.doc().Extensions, []string{"bridged"})
 	})
 	catalog := func() (all [][]byte) {
 		for _, key := range documents {

@@ -289,6 +289,17 @@ func (m *mcp) initialize(w http.ResponseWriter, r *request) {
 	reply(w, r.ID, `{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"t","version":"1"}}`)
 }
 
+// awaitDeleted waits until exactly this session is deleted: a client that ends waits for the answer for two seconds only.
+func (m *mcp) awaitDeleted(id string) {
+	m.t.Helper()
+	eventually(m.t, "a session is deleted", func() bool { m.mu.Lock(); defer m.mu.Unlock(); return len(m.deleted) > 0 })
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !slices.Equal(m.deleted, []string{id}) {
+		m.t.Errorf("deleted %q, want %s", m.deleted, id)
+	}
+}
+
 // loseSessions removes all sessions, as a restart does.
 func (m *mcp) loseSessions() {
 	m.mu.Lock()

@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"net/http"
+	"time"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -46,7 +47,8 @@ func Probe(ctx context.Context, cfg Config) error {
 		refused = no
 		err = rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "%s answered %s%s", at.name, statusLine(resp.StatusCode), advice)
 	}
-	if ctx.Err() != nil {
+	deadline, limited := ctx.Deadline()
+	if ctx.Err() != nil || limited && !time.Now().Before(deadline) { // net compares the time, and may be first
 		return rpc.Errorf(rpc.CodeTimeout, rpc.RanNo, "%s did not answer in time: %v", at.name, err)
 	}
 	return err

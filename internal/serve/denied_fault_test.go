@@ -2,7 +2,6 @@ package serve
 
 import (
 	"context"
-	"net"
 	"sync"
 	"testing"
 	"time"
@@ -26,15 +25,14 @@ func TestListenAgainWhileNATSIsAway(t *testing.T) {
 		"and lost once again": {false, func(_ context.Context, s *service) { s.pause(); s.resume(); s.pause(); s.resume() }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server1, port := serverAt(t, -1)
-			nc, err := nats.Connect(server1.ClientURL(), nats.Timeout(time.Minute), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
+			srv := natstest.Start(t, &server.Options{Port: -1})
+			nc, err := nats.Connect(srv.ClientURL(), nats.Timeout(time.Minute), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(nc.Close)
 			s := serveOn(t, nc, echo).pub.streams.list()[0]
-			server1.Shutdown()
-			server1.WaitForShutdown()
+			srv.Stop()
 			natstest.Eventually(t, "the connection is gone", func() bool { return !nc.IsConnected() })
 
 			ctx, cancel := context.WithCancel(context.Background())
@@ -51,11 +49,11 @@ func TestListenAgainWhileNATSIsAway(t *testing.T) {
 			} else {
 				<-tried
 			}
-			server2, _ := serverAt(t, port)
+			srv.Restart(nil)
 			natstest.Eventually(t, "the connection is back", nc.IsConnected)
 			<-tried
 			members := func() int {
-				subs, err := server2.Subsz(&server.SubszOptions{Subscriptions: true, Test: "ext.duck.rpc"})
+				subs, err := srv.Subsz(&server.SubszOptions{Subscriptions: true, Test: "ext.duck.rpc"})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -67,18 +65,4 @@ func TestListenAgainWhileNATSIsAway(t *testing.T) {
 			}
 		})
 	}
-}
-
-func serverAt(t *testing.T, port int) (*server.Server, int) {
-	t.Helper()
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, NoSigs: true, NoLog: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	if !s.ReadyForConnections(time.Minute) {
-		t.Fatal("the server does not come up")
-	}
-	return s, s.Addr().(*net.TCPAddr).Port
 }

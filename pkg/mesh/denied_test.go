@@ -143,7 +143,7 @@ func denying(t *testing.T, subjects ...string) (s *server.Server, deny func(subj
 		return []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{
 			Subscribe: &server.SubjectPermission{Allow: []string{">"}, Deny: deny}}}}
 	}
-	opts := &server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true, Users: users(subjects...)}
+	opts := &server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true, AuthTimeout: 60, Users: users(subjects...)}
 	s, err := server.NewServer(opts)
 	if err != nil {
 		t.Fatal(err)

@@ -29,7 +29,7 @@ func startWeather() (url string, stop func()) {
 			panic(err)
 		}
 	})
-	kv := must(must(jetstream.New(nc)).CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: "ext_catalog",
+	kv := must(natstest.JetStream(t, nc).CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: "ext_catalog",
 		RePublish: &jetstream.RePublish{Source: "$KV.ext_catalog.>", Destination: "ext.registry.catalog.>"}}))
 	h := must(wire.ParseHandshake(whenServed(nc, "weather", "initialize", nil)))
 	for i := range h.Tools {

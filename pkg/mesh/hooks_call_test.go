@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -60,7 +61,7 @@ func hookedMesh(t *testing.T, boxes map[string]*Toolbox) func(ClientOptions) *Cl
 		t.Fatal(err)
 	}
 	return func(o ClientOptions) *Client {
-		o.Catalog = catalog
+		o.Catalog, o.HookTimeout = catalog, cmp.Or(o.HookTimeout, time.Minute)
 		return NewClient(b.nc, o)
 	}
 }

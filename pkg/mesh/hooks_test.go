@@ -58,7 +58,7 @@ func fire(t *testing.T, hook, event string, hookers ...hooker) Fired {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client := NewClient(b.nc, ClientOptions{Catalog: catalog})
+	client := NewClient(b.nc, ClientOptions{Catalog: catalog, HookTimeout: time.Minute})
 	for _, h := range hookers { // served, and known to the server
 		for {
 			if _, err := client.CallExt(ctx, h.id, "ping", nil); err == nil {

@@ -177,11 +177,15 @@ func TestReserveForAnswers(t *testing.T) {
 	}
 	next := func(frames *nats.Subscription) *nats.Msg {
 		t.Helper()
-		m, err := frames.NextMsg(time.Minute)
-		if err != nil {
-			t.Fatal(err)
+		for {
+			m, err := frames.NextMsg(time.Minute)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !isWaiting(m) {
+				return m
+			}
 		}
-		return m
 	}
 	// read reads the rest of an answer, and acknowledges its chunks.
 	read := func(frames *nats.Subscription, m *nats.Msg) {

@@ -25,7 +25,7 @@ import (
 // (docs/rough_edges.md).
 func TestLameDuckMoves(t *testing.T) {
 	t.Parallel()
-	servers := natstest.Cluster(t, 2, &server.Options{LameDuckGracePeriod: 2 * time.Second, LameDuckDuration: 2100 * time.Millisecond})
+	servers := natstest.Cluster(t, 2, &server.Options{LameDuckGracePeriod: time.Minute, LameDuckDuration: 61 * time.Second})
 	nc := duckConn(t, servers[0])
 	serveOn(t, nc, echoBox())
 	natsconn.TrafficOf(nc).Wait = time.Minute // on a busy machine a call can take longer than the default
@@ -66,7 +66,13 @@ func TestLameDuckMoves(t *testing.T) {
 			}
 		})
 	}
-	servers[0].LameDuckShutdown() // returns when it is down
+	var down sync.WaitGroup
+	down.Go(servers[0].LameDuckShutdown) // ends when the server is shut down
+	natstest.Eventually(t, "both are on the other server", func() bool {
+		return nc.ConnectedServerName() == "n1" && near.ConnectedServerName() == "n1"
+	})
+	servers[0].Shutdown()
+	down.Wait()
 	end()
 	wg.Wait()
 	for _, c := range []*nats.Conn{nc, near} {
