@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -88,6 +89,11 @@ func (o *mcpOptions) addViewFlags(cmd *cobra.Command) {
 	f.StringVar(&o.profile, "profile", "", "offer the profile `NAME` instead of the one named default")
 }
 
+// heapFloor is the size of a buffer that nobody touches, so that it takes addresses and no memory. It counts as live, so the
+// garbage of calls is collected when it has reached about that size, instead of a fourth of it, which saves a tenth of the
+// processor time (docs/performance.md). Unlike a higher GOGC it changes nothing where the heap is large.
+const heapFloor = 16 << 20
+
 // runMCP serves until the input or ctx ends.
 func runMCP(ctx context.Context, a *app, o mcpOptions) error {
 	logger, err := o.log.New(a.stderr)
@@ -115,6 +121,8 @@ func runMCP(ctx context.Context, a *app, o mcpOptions) error {
 	if o.http.admin != "" && o.http.addr == "" {
 		return usage("--admin needs --http")
 	}
+	floor := make([]byte, heapFloor)
+	defer runtime.KeepAlive(floor)
 	// The calls in flight complete after ctx has ended.
 	whole, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var background sync.WaitGroup
