@@ -65,6 +65,9 @@ func (o *outputPipe) result(n int, err error) (int, error) {
 		select {
 		case <-o.finished:
 		case <-t.C:
+			if o.isEnded() { // the reason follows, after tailWait at most
+				<-o.finished
+			}
 		}
 	}
 	return 0, err

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,16 +13,16 @@ import (
 func TestSignalsSentTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, signalled := context.WithCancel(t.Context())
-		stopped := false
-		stopLater(ctx, func() { stopped = true })
+		var stopped atomic.Bool
+		stopLater(ctx, func() { stopped.Store(true) })
 		time.Sleep(time.Hour)
 		signalled()
 		time.Sleep(sameSignal - 1)
-		if synctest.Wait(); stopped {
+		if synctest.Wait(); stopped.Load() {
 			t.Error("a second signal would exit immediately")
 		}
 		time.Sleep(time.Nanosecond)
-		if synctest.Wait(); !stopped {
+		if synctest.Wait(); !stopped.Load() {
 			t.Error("a signal a second later would be ignored")
 		}
 	})
