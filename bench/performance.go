@@ -152,18 +152,21 @@ const slowTakes = 5 * time.Second // for a call of the slow extension
 
 // slowNeighbour measures a fast tool alone, and while many calls wait at another extension of its bridge.
 func (p *performance) slowNeighbour(ctx context.Context, name string) {
-	fast, slow, span := call(p.client, "echo", 256), call(p.client, "slow", 256), min(3*time.Second, 5*p.span)
+	fast, span, hundred := call(p.client, "echo", 256), min(3*time.Second, 5*p.span), load.Options{Callers: 100, Calls: 100, Kind: error.Error}
+	slow := []func(context.Context) error{call(p.client, "slow", 256), call(p.caller(ctx, p.urls(0)), "slow", 256)} // each may have 128 calls in flight
 	var ratios, alone, busy series
 	for range min(p.rounds, 5) {
 		without := measure(0, 1, span, fast)
-		waiting := make(chan load.Result, 1)
-		go func() { // ends with its calls; waited for below
-			waiting <- load.Run(ctx, load.Options{Callers: 200, Calls: 200, Kind: error.Error}, slow)
-		}()
+		waiting := make(chan load.Result, len(slow))
+		for _, op := range slow {
+			go func() { waiting <- load.Run(ctx, hundred, op) }() // ends with its calls; waited for below
+		}
 		pause(ctx, time.Second) // until they run
 		with := measure(0, 1, span, fast)
-		if ended, r := len(waiting), <-waiting; ended > 0 || r.Failed() > 0 {
-			fail("the slow calls failed (%v), or ended during the measurement", r.Errors)
+		for n := range slow {
+			if ended, r := n == 0 && len(waiting) > 0, <-waiting; ended || r.Failed() > 0 {
+				fail("the slow calls failed (%v), or ended during the measurement", r.Errors)
+			}
 		}
 		a, b := micros(without.Quantile(0.99)), micros(with.Quantile(0.99))
 		alone, busy, ratios = append(alone, a), append(busy, b), append(ratios, b/a)
@@ -173,8 +176,7 @@ func (p *performance) slowNeighbour(ctx context.Context, name string) {
 
 // firstAnswer sends requests until one is answered.
 func (p *performance) firstAnswer(ctx context.Context, nc *nats.Conn, subject string) {
-	data := request(256)
-	until(ctx, 20*time.Second, "an answer on "+subject, func() { must(nc.Request(subject, data, time.Second)) })
+	until(ctx, 20*time.Second, "an answer on "+subject, func() { must(nc.Request(subject, request(256), time.Second)) })
 }
 
 // lone starts a bridge with one extension, which have the same name.
