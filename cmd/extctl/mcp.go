@@ -89,7 +89,7 @@ func (o *mcpOptions) addViewFlags(cmd *cobra.Command) {
 	f.StringVar(&o.profile, "profile", "", "offer the profile `NAME` instead of the one named default")
 }
 
-// heapFloor is the size of a buffer that nobody touches, so that it takes addresses and no memory. It counts as live, so the
+// heapFloor is the size of a buffer that is never used: it takes addresses and no memory. It counts as live, so the
 // garbage of calls is collected when it has reached about that size, instead of a fourth of it, which saves a tenth of the
 // processor time (docs/performance.md). Unlike a higher GOGC it changes nothing where the heap is large.
 const heapFloor = 16 << 20

@@ -259,8 +259,8 @@ func (m *localMesh) run(ctx context.Context, target daemon.Target) error {
 	return localmesh.Run(ctx, target, localmesh.Config{Bridge: m.bridge, Joins: m.joins, Logger: m.logger}, parts...)
 }
 
-// surviveClosedOutput makes a write to a closed stdout or stderr fail instead of ending the process: a mesh runs on when nobody
-// reads its output any more, and stops in order.
+// surviveClosedOutput makes a write to a closed stdout or stderr fail instead of ending the process: the mesh continues to
+// run when its output is not read any more, and stops in order.
 func surviveClosedOutput() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 // note prints information that is not a result on stderr, except with --json, where a program reads the output.

@@ -62,7 +62,7 @@ func (s *subscriptions) drop(uri string) {
 	delete(s.until, uri)
 }
 
-// expire ends the subscriptions that nobody has renewed.
+// expire ends the subscriptions that were not renewed in time.
 func (s *subscriptions) expire() {
 	s.mu.Lock()
 	now, next := time.Now(), time.Time{}
@@ -91,7 +91,7 @@ type ignored struct{}
 // Deliver implements jsonrpc.Sink.
 func (ignored) Deliver(*jsonrpc.Exchange, jsonrpc.Reply) {}
 
-// resume subscribes to everything again, at a server that does not know of it.
+// resume subscribes to everything again, at a server that was started or has lost its session.
 func (s *subscriptions) resume(to jsonrpc.Starter) {
 	s.mu.Lock()
 	s.to = to
@@ -115,7 +115,7 @@ func uriParams(uri string) []byte {
 type subscribing struct {
 	all *subscriptions
 	uri string
-	to  jsonrpc.Sink // nil: nobody waits for it
+	to  jsonrpc.Sink // nil: no caller waits for it
 }
 
 // Deliver implements jsonrpc.Sink.

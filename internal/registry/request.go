@@ -88,49 +88,58 @@ func (q request) withTools(ctx context.Context, answer json.RawMessage, err erro
 	if err := q.nc.Publish(q.subject, jsonrpc.AppendRequest(nil, nil, "notifications/initialized", nil)); err != nil {
 		return nil, err
 	}
-	var tools [][]byte
+	tools, refusal, err := q.listTools(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("tools/list: %w", err)
+	}
+	if refusal != nil { // it is ready without the other tools
+		note, err := json.Marshal([]wire.Diagnostic{{Level: "error", Code: "no_tools", Message: "the server answers initialize, but tools/list: " + refusal.Message}})
+		if err != nil {
+			return nil, err
+		}
+		answer, _ = jsonrpc.SetMember(answer, "diagnostics", note)
+	}
+	list := append(append([]byte{'['}, bytes.Join(tools, []byte{','})...), ']')
+	answer, _ = jsonrpc.SetMember(answer, "tools", list) // it is an object, since it has members
+	return answer, nil
+}
+
+// listTools requests the pages of tools/list. refusal is the server's own error; tools are then those of the pages before.
+func (q request) listTools(ctx context.Context) (tools [][]byte, refusal *rpc.Error, err error) {
 	size, params := 0, json.RawMessage("{}")
 	q.method = "tools/list"
 	for page := 1; ; page++ {
 		if page > maxToolPages {
-			return nil, fmt.Errorf("tools/list: more than %d pages", maxToolPages)
+			return nil, nil, fmt.Errorf("more than %d pages", maxToolPages)
 		}
 		q.params = params
 		result, err := q.send(ctx, handshakeTimeout)
-		if e, ok := errors.AsType[*rpc.Error](err); ok && e.Details().Kind == "" { // the server's own: it is ready without tools
-			note, err := json.Marshal([]wire.Diagnostic{{Level: "error", Code: "no_tools", Message: "the server answers initialize, but tools/list: " + e.Message}})
-			if err != nil {
-				return nil, err
-			}
-			answer, _ = jsonrpc.SetMember(answer, "diagnostics", note)
-			break
+		if e, ok := errors.AsType[*rpc.Error](err); ok && e.Details().Kind == "" {
+			return tools, e, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("tools/list: %w", err)
+			return nil, nil, err
 		}
 		var r struct {
 			Tools      []json.RawMessage `json:"tools"`
 			NextCursor string            `json:"nextCursor"`
 		}
 		if err := json.Unmarshal(result, &r); err != nil {
-			return nil, fmt.Errorf("tools/list: %w", err)
+			return nil, nil, err
 		}
 		for _, t := range r.Tools {
 			tools, size = append(tools, t), size+len(t)
 		}
 		if size > maxLargeAnswer || len(tools) > wire.MaxTools {
-			return nil, fmt.Errorf("tools/list: %d tools of %d bytes are over the limit of %d and %d", len(tools), size, wire.MaxTools, maxLargeAnswer)
+			return nil, nil, fmt.Errorf("%d tools of %d bytes are over the limit of %d and %d", len(tools), size, wire.MaxTools, maxLargeAnswer)
 		}
 		if r.NextCursor == "" {
-			break
+			return tools, nil, nil
 		}
 		if params, err = json.Marshal(map[string]string{"cursor": r.NextCursor}); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	list := append(append([]byte{'['}, bytes.Join(tools, []byte{','})...), ']')
-	answer, _ = jsonrpc.SetMember(answer, "tools", list) // it is an object, since it has members
-	return answer, nil
 }
 
 func (q request) result(text []byte) (json.RawMessage, error) {

@@ -141,11 +141,7 @@ func (s *service) take(at *endpoint, req *nats.Msg, hold bool) {
 		if p, ok := err.(*jsonrpc.PanicError); ok {
 			s.inst.pub.opt.Logger.Error("handler panicked", "extension", s.inst.ID(), "method", p.Method, "panic", p.Value)
 		}
-		reply := handled(ctx, result, wire.OfHandler(ctx, err))
-		if reply.Err != nil && reply.Err.Code == rpc.CodeCancelled && s.ctx.Err() != nil { // not by the caller
-			reply.Err = rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s has stopped during the call", s.inst.ID())
-		}
-		c.Deliver(&c.Exchange, reply)
+		c.Deliver(&c.Exchange, s.unlessStopped(handled(ctx, result, wire.OfHandler(ctx, err))))
 	}()
 }
 
@@ -182,6 +178,14 @@ func handled(ctx context.Context, result json.RawMessage, err error) jsonrpc.Rep
 		return jsonrpc.Reply{Err: e}
 	}
 	return jsonrpc.NewReply(result, err)
+}
+
+// unlessStopped replaces the error "cancelled" if the end of the service has caused it: the caller has not cancelled the call.
+func (s *service) unlessStopped(r jsonrpc.Reply) jsonrpc.Reply {
+	if r.Err != nil && r.Err.Code == rpc.CodeCancelled && s.ctx.Err() != nil {
+		r.Err = rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s has stopped during the call", s.inst.ID())
+	}
+	return r
 }
 
 // retryAfter is the hint of an overloaded instance: calls end all the time, so a short time is right.
