@@ -26,7 +26,7 @@ var layers = []struct {
 	dirs []string
 }{
 	{"pure", []string{"pkg/rpc", "pkg/manifest", "pkg/heartbeat", "internal/jsonrpc", "internal/liveness", "internal/supervise", "internal/instance",
-		"internal/load", "internal/nearest", "internal/words", "internal/terminal", "internal/plainyaml", "internal/document", "internal/plainjson", "internal/mcp", "internal/rawio", "internal/leaks", "internal/freeport", "internal/memlimit", "internal/launch", "internal/wire", "internal/calls", "internal/events"}},
+		"internal/load", "internal/nearest", "internal/words", "internal/pause", "internal/terminal", "internal/plainyaml", "internal/document", "internal/plainjson", "internal/mcp", "internal/rawio", "internal/leaks", "internal/freeport", "internal/memlimit", "internal/launch", "internal/wire", "internal/calls", "internal/events"}},
 	{"one host", []string{"internal/config", "internal/discovery", "internal/gate", "internal/clients", "internal/child",
 		"internal/breaker", "internal/remote", "internal/scaffold", "internal/validate", "internal/sourcewatch", "internal/copytree"}},
 	{"mesh", []string{"internal/natsconn", "internal/natstest", "internal/catalog", "internal/serve", "pkg/mesh", "internal/toolargs"}},

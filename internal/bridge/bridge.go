@@ -35,6 +35,7 @@ type Config struct {
 	Mesh     gate.Credentials              // of this process for NATS; never passed to an extension
 	Watchdog func()                        // waits until the watchdog runs; called before the first child is started; nil: there is no watchdog
 	Logger   *slog.Logger                  // default: discard
+	Quiet    bool                          // refused manifests and faulty search paths are not logged: the caller prints them
 }
 
 // Bridge runs the extensions of one host and serves them on the mesh.
@@ -212,6 +213,24 @@ func (b *Bridge) reload(ctx context.Context) (started, replaced, stopped []strin
 	if err := b.planner.reread(); err != nil {
 		return nil, nil, nil, err
 	}
+	return b.replan(ctx)
+}
+
+// manifestsChanged is reload after a change of manifests. If the settings cannot be read, it uses the previous ones: nothing
+// would apply the change later.
+func (b *Bridge) manifestsChanged(ctx context.Context) {
+	b.reloadMu.Lock()
+	defer b.reloadMu.Unlock()
+	if err := b.planner.reread(); err != nil {
+		b.log.Error("the settings cannot be read; the previous ones are used", "error", err)
+	}
+	if _, _, _, err := b.replan(ctx); err != nil {
+		b.log.Error("manifests cannot be applied", "error", err)
+	}
+}
+
+// replan reads the manifests again and adopts the result. The caller holds reloadMu.
+func (b *Bridge) replan(ctx context.Context) (started, replaced, stopped []string, err error) {
 	b.memory.setLimit(b.planner.config().MaxBuffered)
 	b.reloaded.send()
 	p := b.planner.makePlan(ctx)

@@ -50,7 +50,7 @@ func TestReload(t *testing.T) {
 	if after := h.control("status", "{}"); instanceOf(t, before, "stays") != instanceOf(t, after, "stays") {
 		t.Error("an extension that did not change was restarted")
 	}
-	if !strings.Contains(h.log.String(), "the manifest is broken; the extension keeps running with its previous manifest") {
+	if !strings.Contains(h.log.String(), "the extension keeps running with its previous manifest") {
 		t.Error("the broken manifest is not logged")
 	}
 }
@@ -110,6 +110,23 @@ func TestWatchOtherDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.answers("one", `"one"`)
+}
+
+// TestWatchWithBrokenSettings: an extension that is added while the settings cannot be read is started with the previous ones.
+func TestWatchWithBrokenSettings(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.extension("one", `"one"`, "")
+	h.run(func(c *bridge.Config) {
+		c.Settings.Watch = config.Watch{Enabled: true, Reload: true, Debounce: 50 * time.Millisecond}
+		c.Reread = func() (config.Config, error) { return config.Config{}, errors.New("line 3: a typo") }
+	})
+	h.answers("one", `"one"`)
+	h.extension("two", `"two"`, "")
+	h.answers("two", `"two"`)
+	if got := h.control("reload", "{}"); !strings.Contains(got, "a typo") {
+		t.Errorf("reload: %s", got)
+	}
 }
 
 // TestReloadChangesWatch: a reload that a change causes, and that also changes the settings for watching, completes its

@@ -4,41 +4,71 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
 // carryOver adds to p the workloads and declarations of the old plan that are missing from p without having been
-// removed: their manifest no longer parses, or the search for manifests was incomplete.
+// removed: their manifest no longer parses or cannot be reached, or the search for manifests was incomplete. It
+// removes a copy with the same id that a broken one hid.
 func (pl *planner) carryOver(p *plan, old plan) {
 	settings := pl.config()
-	have := map[string]bool{}
+	paths := map[string]string{} // of what is in p, by id
 	for _, w := range p.workloads {
-		have[w.id()] = true
+		paths[w.id()] = w.path
 	}
 	for _, d := range p.declared {
-		have[d.announce.ID] = true
+		paths[d.announce.ID] = d.path
 	}
+	hidden := map[string]bool{} // paths
 	for _, w := range old.workloads {
-		switch {
-		case have[w.id()], !wanted(settings, w.announce):
-			continue
-		case isBroken(p.problems, w.path, w.id()):
-			pl.log.Warn("the manifest is broken; the extension keeps running with its previous manifest", "extension", w.id(), "path", w.path)
-		case p.incomplete && mayExist(w.path):
-			pl.log.Warn("the search for extensions was cut short; keeping one that it did not find", "extension", w.id(), "path", w.path)
-		default:
+		path, found := paths[w.id()]
+		why := p.broken(w.path, w.announce)
+		if why == "" && !found {
+			why = p.unread(w.path)
+		}
+		if why == "" || path == w.path || !wanted(settings, w.announce) {
 			continue
 		}
+		hidden[path] = found
+		pl.log.Warn("the extension keeps running with its previous manifest", "reason", why, "extension", w.id(), "path", w.path)
 		p.workloads = append(p.workloads, w)
 	}
+	p.workloads = slices.DeleteFunc(p.workloads, func(w *workload) bool { return hidden[w.path] })
+	p.declared = slices.DeleteFunc(p.declared, func(d declaration) bool { return hidden[d.path] })
 	for _, d := range old.declared {
-		if !have[d.announce.ID] && wanted(settings, d.announce) && (isBroken(p.problems, d.path, d.announce.ID) || p.incomplete && mayExist(d.path)) {
+		if paths[d.announce.ID] == "" && wanted(settings, d.announce) && p.broken(d.path, d.announce)+p.unread(d.path) != "" {
 			p.declared = append(p.declared, d)
 		}
 	}
+}
+
+// broken returns why the manifest at path, which was found, cannot be used; "" if it can.
+func (p *plan) broken(path string, a wire.Announce) string {
+	_, err := os.Lstat(path)
+	switch {
+	case isBroken(p.problems, path, a.ID):
+		return "the manifest is broken"
+	case err == nil && a.Parent != "" && filepath.Base(path) == manifest.FileName && p.torn[filepath.Dir(path)]:
+		return "the file " + manifest.SidecarName + " next to the manifest is broken"
+	}
+	return ""
+}
+
+// unread returns why the search may not have found the manifest at path although it exists; "" if it was removed.
+func (p *plan) unread(path string) string {
+	_, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return "its directory cannot be read"
+	case p.incomplete && !errors.Is(err, fs.ErrNotExist):
+		return "the search for extensions was cut short"
+	}
+	return ""
 }
 
 // isBroken reports whether the manifest at path has a problem other than an unmet requirement, as a whole or for id.
@@ -46,12 +76,6 @@ func isBroken(problems []wire.HostProblem, path, id string) bool {
 	return slices.ContainsFunc(problems, func(p wire.HostProblem) bool {
 		return p.Path == path && p.Kind != "gated" && (p.ID == "" || p.ID == id)
 	})
-}
-
-// mayExist returns false only if the file at path does not exist.
-func mayExist(path string) bool {
-	_, err := os.Lstat(path)
-	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // wanted reports whether the settings allow an extension, or its parent, to run.

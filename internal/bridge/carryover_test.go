@@ -16,6 +16,10 @@ func TestCarryOver(t *testing.T) {
 	if err := os.WriteFile(there, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	desk := filepath.Join(t.TempDir(), "plugin.toml")
+	if err := os.WriteFile(desk, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	gone := filepath.Join(t.TempDir(), "plugin.toml")
 	old := func(id, parent, path string) *workload {
 		return &workload{announce: wire.Announce{ID: id, Parent: parent}, path: path}
@@ -24,6 +28,7 @@ func TestCarryOver(t *testing.T) {
 		workloads: []*workload{
 			old("found", "", there), old("missing", "", there), old("gone", "", gone), old("off", "", there), old("off.member", "off", there),
 			old("broken", "", "/broken/plugin.toml"),
+			old("override", "", "/broken/plugin.toml"), old("desk.files", "desk", desk), old("desk", "", desk),
 			old("removed.invalid", "removed", "/other/plugin.toml"), old("removed.member", "removed", "/other/plugin.toml"),
 		},
 		declared: []declaration{
@@ -37,12 +42,12 @@ func TestCarryOver(t *testing.T) {
 		want       []string
 		declared   int
 	}{
-		{"complete", false, nil, []string{"found", "broken", "removed.invalid"}, 1},
-		{"cut short", true, nil, []string{"found", "missing", "broken", "removed.invalid"}, 2},
-		{"incomplete, and only found is allowed", true, func(c *config.Config) { c.Allowlist = []string{"found"} }, []string{"found"}, 0},
-		{"incomplete, and all are disabled", true, func(c *config.Config) { c.Enabled = false }, []string{"found"}, 0},
-		{"the broken one is disabled", false, func(c *config.Config) { c.Disabled = append(c.Disabled, "broken", "torn") }, []string{"found", "removed.invalid"}, 0},
-		{"the broken one has a reserved id", false, func(c *config.Config) { c.ReservedIDs = []string{"broken"} }, []string{"found", "removed.invalid"}, 1},
+		{"complete", false, nil, []string{"found", "broken", "override", "desk.files", "removed.invalid"}, 1},
+		{"cut short", true, nil, []string{"found", "missing", "broken", "override", "desk.files", "desk", "removed.invalid"}, 2},
+		{"incomplete, and only found is allowed", true, func(c *config.Config) { c.Allowlist = []string{"found"} }, []string{"found", "override", "override.new"}, 0},
+		{"incomplete, and all are disabled", true, func(c *config.Config) { c.Enabled = false }, []string{"found", "override", "override.new"}, 0},
+		{"the broken one is disabled", false, func(c *config.Config) { c.Disabled = append(c.Disabled, "broken", "torn") }, []string{"found", "override", "desk.files", "removed.invalid"}, 0},
+		{"the broken one has a reserved id", false, func(c *config.Config) { c.ReservedIDs = []string{"broken"} }, []string{"found", "override", "desk.files", "removed.invalid"}, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			settings := config.Default()
@@ -51,7 +56,12 @@ func TestCarryOver(t *testing.T) {
 				tt.set(&settings)
 			}
 			planner := newPlanner(Config{Settings: settings}.withDefaults())
-			p := plan{workloads: []*workload{old("found", "", there)}, incomplete: tt.incomplete}
+			p := plan{incomplete: tt.incomplete, torn: map[string]bool{filepath.Dir(desk): true}}
+			p.workloads = []*workload{
+				old("found", "", there),
+				// A copy of an extension that was hidden by another one, which is broken now.
+				old("override", "", "/copy/plugin.toml"), old("override.new", "override", "/copy/plugin.toml"),
+			}
 			p.problems = []wire.HostProblem{
 				{Path: "/broken/plugin.toml", Kind: "invalid"},
 				{Path: "/other/plugin.toml", ID: "removed.invalid", Kind: "invalid"}, // a member of the manifest is gone

@@ -51,7 +51,11 @@ func (c *control) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, 
 	}
 	var t target
 	whole := r.Method == "drain" // without an id: all extensions of the bridge
-	if err := json.Unmarshal(r.Params, &t); err != nil || t.ID == "" && (!whole || t.Instance != "") {
+	var err error
+	if len(r.Params) > 0 {
+		err = json.Unmarshal(r.Params, &t)
+	}
+	if err != nil || t.ID == "" && (!whole || t.Instance != "") {
 		return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, `%s requires params {"id"}`, r.Method)
 	}
 	targets := c.b.find(t)

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/pause"
 	"github.com/extmesh/extmesh/internal/serve"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -108,7 +109,7 @@ func TestToolsListFails(t *testing.T) {
 		r.retryIncomplete(false)
 		began := time.Now()
 		stop := f.relist.start(ctx, r.relist)
-		for f.handshake.Load().incomplete && sleep(ctx, time.Second) && time.Since(began) < time.Hour {
+		for f.handshake.Load().incomplete && pause.For(ctx, time.Second) && time.Since(began) < time.Hour {
 			synctest.Wait()
 		}
 		if took := time.Since(began); took < 15*time.Second || took > 40*time.Second || m.failures != 0 || m.listed != 1 {

@@ -21,9 +21,10 @@ func (pl *planner) isNew(p *plan, of, what string) bool {
 	return !pl.logged[key]
 }
 
-// addDiagnostic logs d and, if it is an error, adds it to the host's problems.
+// addDiagnostic logs d, unless Quiet leaves it to the caller, and adds an error to the host's problems.
 func (pl *planner) addDiagnostic(p *plan, d manifest.Diagnostic) {
-	if pl.isNew(p, "finding", d.String()) {
+	printed := pl.cfg.Quiet && (d.Level == manifest.Error || d.Key == "extensions.search_paths")
+	if pl.isNew(p, "finding", d.String()) && !printed {
 		switch d.Level {
 		case manifest.Error:
 			pl.logFinding(slog.LevelError, "manifest refused", "error", d)

@@ -98,7 +98,7 @@ func (f *forwarder) HandleAsync(r *rpc.Request, x *jsonrpc.Exchange) {
 	case strings.HasPrefix(method, "hooks/") && hs.dialect == manifest.Ext, hs.dialect == manifest.MCP && passedThrough(method):
 		f.start(x, method, r.Params)
 	default:
-		x.Sink.Deliver(x, jsonrpc.Reply{Err: rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "method %q is not offered", method)})
+		x.Sink.Deliver(x, jsonrpc.Reply{Err: rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "method %.128q is not offered", method)})
 	}
 }
 

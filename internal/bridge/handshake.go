@@ -143,21 +143,24 @@ func (c cursors) ends(page int, next string) bool {
 
 // listTools reads an MCP server's tools, page by page. A server without the tools capability has none.
 func listTools(ctx context.Context, c rpc.Caller, hs *handshake) ([]wire.Tool, error) {
-	var capable struct {
-		Capabilities map[string]json.RawMessage `json:"capabilities"`
-	}
-	if err := json.Unmarshal(hs.raw, &capable); err == nil && capable.Capabilities != nil {
-		if _, ok := capable.Capabilities["tools"]; !ok {
+	if at, ok := jsonrpc.Member(hs.raw, "capabilities"); ok && hs.raw[at.From] == '{' {
+		if _, ok := jsonrpc.Member(at.In(hs.raw), "tools"); !ok {
 			return nil, nil
 		}
 	}
 	var all []wire.Tool
 	seen, size := cursors{}, 0
-	var params json.RawMessage
+	var params, first json.RawMessage
+	cursor := ""
 	for page := 1; ; page++ {
 		result, err := c.Call(ctx, "tools/list", params)
 		if err != nil {
 			return nil, fmt.Errorf("tools/list: %w", err)
+		}
+		if page == 1 {
+			first = result
+		} else if cursor == "" && bytes.Equal(result, first) { // the server means the end by an empty cursor
+			return all, nil
 		}
 		var r struct {
 			Tools      json.RawMessage `json:"tools"`
@@ -188,12 +191,13 @@ func listTools(ctx context.Context, c rpc.Caller, hs *handshake) ([]wire.Tool, e
 		if r.NextCursor == nil {
 			return all, nil
 		}
-		if seen.ends(page, *r.NextCursor) {
+		cursor = *r.NextCursor
+		if seen.ends(page, cursor) {
 			hs.problems = append(hs.problems, wire.Diagnostic{Level: "warn", Code: "endless_list",
 				Message: fmt.Sprintf("reading tools/list stopped at page %d, because the pages do not end; %d tools are used", page, len(all))})
 			return all, nil
 		}
-		if params, err = json.Marshal(map[string]string{"cursor": *r.NextCursor}); err != nil {
+		if params, err = json.Marshal(map[string]string{"cursor": cursor}); err != nil {
 			return nil, err
 		}
 	}
@@ -326,15 +330,11 @@ func undeclared(w *workload, hs *handshake) []wire.Diagnostic {
 
 // appendMCP appends the members of an MCP server's result that the bridge passes on unchanged.
 func appendMCP(b *bytes.Buffer, raw json.RawMessage) error {
-	members, err := wire.Members(raw)
-	if err != nil {
-		return err
-	}
-	for _, m := range members {
-		switch m.Key {
+	return jsonrpc.Each(raw, func(key, value []byte) bool {
+		switch string(key) {
 		case "protocolVersion", "capabilities", "serverInfo", "instructions":
-			fmt.Fprintf(b, `,"%s":%s`, m.Key, m.Value)
+			fmt.Fprintf(b, `,"%s":%s`, key, value)
 		}
-	}
-	return nil
+		return true
+	})
 }

@@ -38,9 +38,9 @@ type serving struct {
 type Exit struct {
 	Status     string    `json:"status"` // "exit status 3", "signal SIGKILL"
 	UptimeSecs float64   `json:"uptime_secs"`
+	Cause      string    `json:"cause,omitempty"`       // why the bridge stopped it, if it did
 	Reason     string    `json:"reason,omitempty"`      // the line of its output that is the likely reason
 	StderrTail string    `json:"stderr_tail,omitempty"` // last 4 KiB, with known secrets replaced
-	Cause      string    `json:"cause,omitempty"`       // why the bridge stopped it, if it did
 	At         time.Time `json:"at"`
 }
 

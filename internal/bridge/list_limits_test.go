@@ -24,6 +24,23 @@ func (p *pager) Call(ctx context.Context, method string, params json.RawMessage)
 	return json.RawMessage(fmt.Sprintf(`{"tools":[%s],"nextCursor":"%s%d"}`, p.tools, p.cursor, p.listed)), nil
 }
 
+// emptyCursor is a server that means the end of its list by an empty cursor, and ignores the cursor that it gets.
+type emptyCursor struct{ mcpServer }
+
+func (s *emptyCursor) Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+	if method != "tools/list" {
+		return s.mcpServer.Call(ctx, method, params)
+	}
+	return json.RawMessage(`{"tools":[` + mcpFirst + `],"nextCursor":""}`), nil
+}
+
+func TestEmptyCursor(t *testing.T) {
+	hs, err := exchangeHandshake(t.Context(), &emptyCursor{}, &workload{announce: wire.Announce{Parent: "p"}}, "")
+	if err != nil || len(hs.tools) != 1 || string(hs.toolsList) != `{"tools":[`+mcpFirst+`]}` || len(hs.problems) > 0 {
+		t.Errorf("%+v, %v", hs, err)
+	}
+}
+
 // TestToolsListLimits reads lists of tools that are too large.
 func TestToolsListLimits(t *testing.T) {
 	large := &pager{tools: `{"name":"a","description":"` + strings.Repeat("x", 5<<20) + `"}`}

@@ -89,13 +89,18 @@ func (k listingKind) read(ctx context.Context, c rpc.Caller) (*listing, []wire.D
 	b := &listingBuilder{kind: k, seen: map[string]bool{}}
 	b.text = append(b.text, `{"`+k.member+`":[`...)
 	seen := cursors{}
-	var params json.RawMessage
+	var params, first, next json.RawMessage
 	for page := 1; ; page++ {
 		result, err := c.Call(ctx, k.method, params)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", k.method, err)
 		}
-		next, err := b.add(result)
+		if page == 1 {
+			first = result
+		} else if string(next) == `""` && bytes.Equal(result, first) { // the server means the end by an empty cursor
+			break
+		}
+		next, err = b.add(result)
 		if err != nil {
 			return nil, nil, fmt.Errorf("the result of %s: %w", k.method, err)
 		}
@@ -130,13 +135,18 @@ func (b *listingBuilder) problem(format string, args ...any) {
 
 // add adds the entries of a page, in the server's own bytes, and returns the cursor of the next page.
 func (b *listingBuilder) add(result json.RawMessage) (next json.RawMessage, err error) {
-	var r map[string]json.RawMessage
-	if err := json.Unmarshal(result, &r); err != nil {
-		return nil, err
-	}
-	list := r[b.kind.member]
-	if len(list) == 0 || string(list) == "null" {
-		return r["nextCursor"], nil
+	var list []byte
+	err = jsonrpc.Each(result, func(key, value []byte) bool { // a map of all members could be large
+		switch string(key) {
+		case b.kind.member:
+			list = value
+		case "nextCursor":
+			next = value
+		}
+		return true
+	})
+	if err != nil || len(list) == 0 || string(list) == "null" {
+		return next, err
 	}
 	n := 0
 	err = jsonrpc.Elements(list, func(entry []byte) bool {
@@ -168,7 +178,7 @@ func (b *listingBuilder) add(result json.RawMessage) (next json.RawMessage, err 
 	case b.full:
 		return nil, nil
 	}
-	return r["nextCursor"], nil
+	return next, nil
 }
 
 // check returns what identifies an entry, or why it is left out.

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/pause"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/manifest"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -46,7 +47,7 @@ func (l *lister) Call(ctx context.Context, method string, params json.RawMessage
 	case answer == "refuse":
 		return nil, &rpc.Error{Code: rpc.CodeExited, Message: "database not connected"} // many servers use -32000 for everything
 	case strings.HasPrefix(answer, "slow "):
-		if !sleep(ctx, 15*time.Second) {
+		if !pause.For(ctx, 15*time.Second) {
 			return nil, rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "timed out")
 		}
 		return json.RawMessage(strings.TrimPrefix(answer, "slow ")), nil
@@ -85,14 +86,15 @@ func TestListings(t *testing.T) {
 	}{
 		"pages, in the server's bytes": {everything, map[string][]string{"prompts/list": {`{"prompts":[ {"name":"b", "n":1.0} ],"nextCursor":"2\u0041"}`, `{"prompts":[{"z":1,"name":"a"}]}`}},
 			"prompts/list", `{"prompts":[{"name":"b", "n":1.0},{"z":1,"name":"a"}]}`, 2, "", false},
-		"not declared":  {`{"logging":{}}`, map[string][]string{"prompts/list": {`{"prompts":[{"name":"a"}]}`}}, "prompts/list", "", 0, "", false},
-		"no templates":  {everything, map[string][]string{"resources/list": {`{"resources":[]}`}}, "resources/templates/list", "", 0, "", false},
-		"empty":         {everything, map[string][]string{"resources/list": {`{"resources":[]}`}}, "resources/list", `{"resources":[]}`, 0, "", false},
-		"templates":     {everything, map[string][]string{"resources/templates/list": {`{"resourceTemplates":[{"uriTemplate":"a://{b}"}]}`}}, "resources/templates/list", `{"resourceTemplates":[{"uriTemplate":"a://{b}"}]}`, 1, "", false},
-		"bad entries":   {everything, map[string][]string{"resources/list": {`{"resources":[1.0,{"uri":""},{"uri":"a:b"},{"uri":"a:b"},{"uri":"` + strings.Repeat("x", maxListingEntry) + `"}]}`}}, "resources/list", `{"resources":[{"uri":"a:b"}]}`, 1, "it is not an object", false},
-		"not a list":    {everything, map[string][]string{"resources/list": {`{"resources":{}}`}}, "resources/list", "", 0, "the result of resources/list", true},
-		"an error":      {everything, map[string][]string{"resources/list": {`!the disk is full`}}, "resources/list", "", 0, "the disk is full", true},
-		"endless pages": {everything, map[string][]string{"resources/list": {`{"resources":[{"uri":"a:b"}],"nextCursor":"x"}`}}, "resources/list", `{"resources":[{"uri":"a:b"}]}`, 1, "the pages do not end", false},
+		"not declared":    {`{"logging":{}}`, map[string][]string{"prompts/list": {`{"prompts":[{"name":"a"}]}`}}, "prompts/list", "", 0, "", false},
+		"no templates":    {everything, map[string][]string{"resources/list": {`{"resources":[]}`}}, "resources/templates/list", "", 0, "", false},
+		"empty":           {everything, map[string][]string{"resources/list": {`{"resources":[]}`}}, "resources/list", `{"resources":[]}`, 0, "", false},
+		"templates":       {everything, map[string][]string{"resources/templates/list": {`{"resourceTemplates":[{"uriTemplate":"a://{b}"}]}`}}, "resources/templates/list", `{"resourceTemplates":[{"uriTemplate":"a://{b}"}]}`, 1, "", false},
+		"bad entries":     {everything, map[string][]string{"resources/list": {`{"resources":[1.0,{"uri":""},{"uri":"a:b"},{"uri":"a:b"},{"uri":"` + strings.Repeat("x", maxListingEntry) + `"}]}`}}, "resources/list", `{"resources":[{"uri":"a:b"}]}`, 1, "it is not an object", false},
+		"not a list":      {everything, map[string][]string{"resources/list": {`{"resources":{}}`}}, "resources/list", "", 0, "the result of resources/list", true},
+		"an error":        {everything, map[string][]string{"resources/list": {`!the disk is full`}}, "resources/list", "", 0, "the disk is full", true},
+		"endless pages":   {everything, map[string][]string{"resources/list": {`{"resources":[{"uri":"a:b"}],"nextCursor":"x"}`}}, "resources/list", `{"resources":[{"uri":"a:b"}]}`, 1, "the pages do not end", false},
+		"an empty cursor": {everything, map[string][]string{"resources/list": {`{"resources":[{"uri":"a:b"}],"nextCursor":""}`}}, "resources/list", `{"resources":[{"uri":"a:b"}]}`, 1, "", false},
 		"too many": {everything, map[string][]string{"resources/templates/list": {`{"resourceTemplates":[` + many(300, `{"uriTemplate":"%d"}`) + `]}`}},
 			"resources/templates/list", `{"resourceTemplates":[` + many(200, `{"uriTemplate":"%d"}`) + `]}`, 200, "is cut after 200 entries", false},
 	} {
@@ -111,7 +113,7 @@ func TestListings(t *testing.T) {
 				t.Errorf("%d entries: %.300s\nproblems: %.300s, incomplete: %v", count, got, problems, hs.incomplete)
 			}
 			for _, cursor := range l.cursors {
-				if cursor != `{"cursor":"2\u0041"}` && cursor != `{"cursor":"x"}` {
+				if cursor != `{"cursor":"2\u0041"}` && cursor != `{"cursor":""}` && cursor != `{"cursor":"x"}` {
 					t.Errorf("sent %s", cursor)
 				}
 			}

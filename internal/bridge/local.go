@@ -89,7 +89,7 @@ func (l Local) Examine(ctx context.Context, c discovery.Candidate, m *manifest.M
 	var lines ring
 	spec := w.spec
 	spec.Stderr = func(line string) { lines.add(Line{Text: line}) }
-	spec.Output = t.noise.texts
+	spec.Output = func() []string { return t.noise.texts(w.redact) }
 	spec.BeforeStop = func(stdin *child.Stdin) {
 		if !t.mcp.Load() { // as in runChild; without a handshake the dialect is unknown, so it gets the message too
 			stdin.Write([]byte(`{"jsonrpc":"2.0","method":"shutdown"}` + "\n\n"))

@@ -20,6 +20,35 @@ type frames struct {
 func (f *frames) Deliver(_ *jsonrpc.Exchange, r jsonrpc.Reply) { f.reply = r }
 func (f *frames) Progress(notification []byte)                 { f.got = append(f.got, string(notification)) }
 
+// TestProgressTokens: a caller cannot choose the token under which the child reports the progress of another caller.
+func TestProgressTokens(t *testing.T) {
+	var p progress
+	for in, want := range map[string]string{
+		`{"_meta":{"progressToken":"a"}}`:                                `{"_meta":{"progressToken":1}}`,
+		`{"_meta":{"progress\u0054oken":7}}`:                             `{"_meta":{"progress\u0054oken":1}}`,
+		`{"_meta":{"progressToken":7.` + strings.Repeat("0", 300) + `}}`: `{"_meta":{"progressToken":0}}`,
+		`{"_meta":{"progressToken":null}}`:                               `{"_meta":{"progressToken":null}}`,
+		`{"arguments":{"path":"C:\\x"}}`:                                 `{"arguments":{"path":"C:\\x"}}`,
+	} {
+		p.last = 0
+		got, done := p.register([]byte(in), &frames{})
+		if string(got) != want {
+			t.Errorf("%.80s became %s", in, got)
+		}
+		if done != nil {
+			done()
+		}
+	}
+	if got, _ := p.register([]byte(`{"_meta":{"progressToken":7}}`), &unary{}); string(got) != `{"_meta":{"progressToken":0}}` {
+		t.Errorf("a caller that takes no progress: %s", got)
+	}
+}
+
+// unary is the sink of a caller that takes no frames.
+type unary struct{}
+
+func (unary) Deliver(*jsonrpc.Exchange, jsonrpc.Reply) {}
+
 // TestLogMessages checks that a log message reaches the call that is alone, at the level that it wants, and no other.
 func TestLogMessages(t *testing.T) {
 	l := &scriptedLink{answer: func(x *jsonrpc.Exchange) (jsonrpc.Reply, bool) {

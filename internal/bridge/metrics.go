@@ -4,7 +4,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strconv"
 
 	"github.com/extmesh/extmesh/internal/calls"
 	"github.com/extmesh/extmesh/internal/child"
@@ -74,7 +73,7 @@ func (b *Bridge) WriteMetrics(w io.Writer) {
 	byKind(w, "extmesh_bridge_errors_total", all, false)
 	daemon.Family(w, "extmesh_bridge_call_duration_seconds", "histogram", "Time from the arrival of a call to its response.")
 	for _, t := range all {
-		writeDurations(w, "extmesh_bridge_call_duration_seconds", t.counts.Took, "extension", t.id)
+		daemon.Histogram(w, "extmesh_bridge_call_duration_seconds", t.counts.Took, "extension", t.id)
 	}
 	counter("extmesh_bridge_skipped_total", "Messages dropped on their way from or to an extension, by reason.")
 	for _, t := range all {
@@ -100,26 +99,11 @@ func byKind(w io.Writer, name string, all []*extensionTotals, refusals bool) {
 	}
 }
 
-// writeDurations writes a histogram; each bucket includes the ones before it.
-func writeDurations(w io.Writer, name string, d calls.Durations, labels ...string) {
-	n := uint64(0)
-	for i, count := range d.N {
-		n += count
-		le := "+Inf"
-		if i < len(calls.Bounds) {
-			le = strconv.FormatFloat(calls.Bounds[i].Seconds(), 'g', -1, 64)
-		}
-		daemon.Sample(w, name+"_bucket", float64(n), append(slices.Clone(labels), "le", le)...)
-	}
-	daemon.Sample(w, name+"_sum", d.Sum.Seconds(), labels...)
-	daemon.Sample(w, name+"_count", float64(n), labels...)
-}
-
 // writeTools writes the metrics of single tools, of which a bridge has a limited number.
 func writeTools(w io.Writer, all []calls.Counts) {
 	daemon.Family(w, "extmesh_bridge_tool_duration_seconds", "histogram", "Time from the arrival of a call of a tool to its response; tool _other: other methods, and tools over the limit.")
 	for _, c := range all {
-		writeDurations(w, "extmesh_bridge_tool_duration_seconds", c.Took, "extension", c.ID, "tool", c.Tool)
+		daemon.Histogram(w, "extmesh_bridge_tool_duration_seconds", c.Took, "extension", c.ID, "tool", c.Tool)
 	}
 	daemon.Family(w, "extmesh_bridge_tool_errors_total", "counter", "Calls of a tool that were answered with an error, or with an MCP result with isError.")
 	for _, c := range all {

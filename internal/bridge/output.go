@@ -109,8 +109,8 @@ type noiseTail struct {
 	next  int
 }
 
-// maxNoiseLine is how many bytes of a line are kept.
-const maxNoiseLine = 1 << 10
+// maxNoiseLine is how many bytes of a line are kept. The end of a longer one is not used (see gate.RedactCut).
+const maxNoiseLine = 4 << 10
 
 func (t *noiseTail) add(line []byte) {
 	if t == nil { // over HTTP there is none
@@ -122,13 +122,17 @@ func (t *noiseTail) add(line []byte) {
 	t.next = (t.next + 1) % len(t.lines)
 }
 
-// texts returns the lines, oldest first.
-func (t *noiseTail) texts() (out []string) {
+// texts returns the lines, oldest first, without secrets.
+func (t *noiseTail) texts(redact func(string) string) (out []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := range t.lines {
-		if line := t.lines[(t.next+i)%len(t.lines)]; len(line) > 0 {
-			out = append(out, string(line))
+		switch line := string(t.lines[(t.next+i)%len(t.lines)]); {
+		case line == "":
+		case len(line) == maxNoiseLine || redact == nil:
+			out = append(out, gate.RedactCut(redact, line))
+		default:
+			out = append(out, redact(line))
 		}
 	}
 	return out

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"slices"
 	"sync"
 	"time"
@@ -30,6 +29,7 @@ type plan struct {
 	skills    []wire.SkillEntry
 
 	incomplete bool            // the search was cut short, so a missing manifest may still exist
+	torn       map[string]bool // directories with a sidecar that cannot be read or parsed
 	logged     map[string]bool // the findings that are in the log
 }
 
@@ -113,9 +113,12 @@ const lastRelease = "0.1.0"
 // makePlan reads everything that determines what to run. A faulty file becomes a diagnostic and does not affect the others.
 func (pl *planner) makePlan(ctx context.Context) plan {
 	report := pl.scan(ctx)
-	p := plan{incomplete: report.Incomplete, logged: map[string]bool{}}
+	p := plan{incomplete: report.Incomplete, torn: map[string]bool{}, logged: map[string]bool{}}
 	for _, d := range report.Diagnostics {
 		pl.addDiagnostic(&p, d)
+		if d.Level == manifest.Warn && d.Key == "" && filepath.Base(d.Path) == manifest.SidecarName {
+			p.torn[filepath.Dir(d.Path)] = true
+		}
 	}
 	for _, c := range report.Candidates {
 		for _, m := range append([]*manifest.Manifest{c.Manifest}, c.Manifest.Members()...) {
@@ -173,7 +176,7 @@ func (pl *planner) newWorkload(c discovery.Candidate, m *manifest.Manifest) (*wo
 			maxInflight: s.MaxInflight, maxLine: int(s.MaxLine), maxResult: int(s.MaxResult), hang: s.HangTimeout,
 			drain: min(s.ShutdownGrace, childDrain),
 		},
-		policy: s.Policy(), replicas: s.Replicas, grace: s.ShutdownGrace, replicaSet: new(replicaSet),
+		policy: s.Policy, replicas: s.Replicas, grace: s.ShutdownGrace, replicaSet: new(replicaSet),
 	}
 	w.transport, w.missing, w.httpAllow = transport, missing, settings.HTTPAllow
 	if pl.gates(m, missing) {
@@ -257,7 +260,10 @@ func (pl *planner) prepareChild(w *workload, c discovery.Candidate, m *manifest.
 	if len(stripped) > 0 {
 		pl.log.Debug("secret-like variables withheld from the child", "extension", w.id(), "names", stripped)
 	}
-	values, names := pl.fileContents(m, c.Root), gate.Declared(m)
+	values, names := map[string]string{}, gate.Declared(m)
+	if !w.missing.Refused() { // resolve has limited them
+		values = pl.fileContents(m, c.Root)
+	}
 	names = slices.AppendSeq(names, maps.Keys(values))
 	maps.Copy(values, t.Env)
 	w.redact = gate.NewRedactor(pl.cfg.Environ, names, values).Redact
@@ -267,18 +273,14 @@ func (pl *planner) prepareChild(w *workload, c discovery.Candidate, m *manifest.
 	return nil
 }
 
-var filePlaceholder = regexp.MustCompile(`\$\{(file:[^{}]*)\}`)
-
 // fileContents returns the contents that placeholders such as ${file:/run/secrets/token} insert into the command line and the
 // variables of m's child, by the text of the placeholder. They are nearly always secrets.
 func (pl *planner) fileContents(m *manifest.Manifest, root string) map[string]string {
 	contents := map[string]string{}
 	e := manifest.Expander{Root: root, Files: pl.grants(m).Files()}
-	for _, text := range slices.Concat([]string{m.Transport.Command, m.Transport.Cwd}, m.Transport.Args, slices.Collect(maps.Values(m.Transport.Env))) {
-		for _, ref := range filePlaceholder.FindAllStringSubmatch(text, -1) {
-			if content, _, err := e.Expand(ref[0]); err == nil { // otherwise the child is not started
-				contents[ref[1]] = content
-			}
+	for _, path := range m.Needs().Files {
+		if content, _, err := e.Expand("${file:" + path + "}"); err == nil { // otherwise the child is not started
+			contents["file:"+path] = content
 		}
 	}
 	return contents

@@ -3,6 +3,7 @@ package bridge
 import (
 	"bytes"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
@@ -24,13 +25,16 @@ type progressRequest struct {
 
 // register replaces the progress token in params, if there is one. The caller calls done when the call has ended.
 func (p *progress) register(params []byte, sink jsonrpc.Sink) (_ []byte, done func()) {
-	if !bytes.Contains(params, []byte("progressToken")) { // few calls have one
+	if !bytes.Contains(params, []byte("progressToken")) && bytes.IndexByte(params, '\\') < 0 { // few calls have one
+		return params, nil
+	}
+	at, ok := tokenOf(params)
+	if !ok {
 		return params, nil
 	}
 	to, ok := sink.(serve.ProgressSink)
-	at, found := tokenOf(params)
-	if !ok || !found {
-		return params, nil
+	if !ok || !jsonrpc.ValidID(at.In(params)) { // nobody's token, so that it cannot be another caller's
+		return jsonrpc.Splice(params, at, []byte("0")), nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -47,14 +51,15 @@ func (p *progress) register(params []byte, sink jsonrpc.Sink) (_ []byte, done fu
 	}
 }
 
-// tokenOf finds _meta.progressToken.
+// tokenOf finds _meta.progressToken, a number or a string.
 func tokenOf(params []byte) (at jsonrpc.Span, ok bool) {
 	meta, ok := jsonrpc.Member(params, "_meta")
 	if !ok {
 		return jsonrpc.Span{}, false
 	}
 	token, ok := jsonrpc.Member(meta.In(params), "progressToken")
-	return jsonrpc.Span{From: meta.From + token.From, To: meta.From + token.To}, ok && jsonrpc.ValidID(token.In(meta.In(params)))
+	at = jsonrpc.Span{From: meta.From + token.From, To: meta.From + token.To}
+	return at, ok && strings.ContainsRune(`"-0123456789`, rune(params[at.From]))
 }
 
 // deliver forwards a notifications/progress, and reports whether its token was registered.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/discovery"
+	"github.com/extmesh/extmesh/internal/gate"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
@@ -33,6 +34,20 @@ func TestFileContentsAreRedacted(t *testing.T) {
 	got := w.redact("unrecognized arguments: --token=t0ken-t0ken; sent k3y-k3y-k3y")
 	if strings.Contains(got, "t0ken") || strings.Contains(got, "k3y") || !strings.HasPrefix(got, "unrecognized arguments: --token=[") {
 		t.Error(got)
+	}
+}
+
+// TestLongSecretsInOutput: of a line of standard output that is cut in the middle of a secret, no part of the secret is used.
+func TestLongSecretsInOutput(t *testing.T) {
+	secret := strings.Repeat("abcdefghij", 450)
+	redact := gate.NewRedactor([]string{"MY_TOKEN=" + secret}, []string{"MY_TOKEN"}, nil).Redact
+	var noise noiseTail
+	noise.add([]byte("Error: token " + secret + " rejected"))
+	noise.add([]byte("short " + secret[:2000]))
+	for _, text := range noise.texts(redact) {
+		if strings.Contains(text, "abcdefghij") {
+			t.Errorf("%.100s", text)
+		}
 	}
 }
 

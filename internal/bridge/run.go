@@ -59,7 +59,7 @@ func (s *instance) runChild(ctx context.Context, ready func()) error {
 	spec.Linger = s.workload.limits.drain
 	spec.Stderr = s.handleStderr
 	noise := new(noiseTail)
-	spec.Output = noise.texts
+	spec.Output = func() []string { return noise.texts(s.workload.redact) }
 	var native atomic.Bool
 	native.Store(s.workload.dialect == manifest.Ext)
 	spec.BeforeStop = func(stdin *child.Stdin) {

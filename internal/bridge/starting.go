@@ -10,6 +10,7 @@ import (
 	"github.com/extmesh/extmesh/internal/config"
 	state "github.com/extmesh/extmesh/internal/instance"
 	"github.com/extmesh/extmesh/internal/launch"
+	"github.com/extmesh/extmesh/internal/pause"
 )
 
 // startWatch decides from readings of what a child's processes have done how long a start may go on. It has no clock and
@@ -134,7 +135,7 @@ func (r *run) awaitStart(ctx context.Context, w *startWatch, recorder *stepRecor
 			r.inst.showStart(r.startText(recorder.current(), now.Sub(w.began)))
 			show = now.Add(showEvery(now.Sub(w.began)))
 		}
-		if !sleep(ctx, time.Until(w.next(now, hasTurn))) {
+		if !pause.For(ctx, time.Until(w.next(now, hasTurn))) {
 			return nil
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/pause"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/manifest"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -21,7 +22,7 @@ const (
 
 // relist reads the tools and the other lists again after the child announced that one of them has changed.
 func (r *run) relist(ctx context.Context) {
-	if !sleep(ctx, relistDelay) {
+	if !pause.For(ctx, relistDelay) {
 		return
 	}
 	r.f.relist.clear()
@@ -43,7 +44,7 @@ func (r *run) relist(ctx context.Context) {
 		failed = !isOwnError(err) || !errors.Is(err, rpc.CodeMethodNotFound) // a native extension need not have tools/list
 	}
 	r.retryIncomplete(failed)
-	sleep(ctx, relistPause)
+	pause.For(ctx, relistPause)
 }
 
 // The pauses between two readings of the lists of a server that has answered one of them with an error.
@@ -61,18 +62,6 @@ func (r *run) retryIncomplete(failed bool) {
 	}
 	r.retryPause = min(max(2*r.retryPause, firstRetry), lastRetry)
 	time.AfterFunc(r.retryPause, r.f.relist.send) // without effect after the end of the run
-}
-
-// sleep waits for d, or returns false if ctx ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // readTools returns a copy of old with the child's current tools, which it reads with tools/list in either dialect, and an

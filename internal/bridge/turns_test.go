@@ -107,7 +107,7 @@ func TestStartTurnsRandom(t *testing.T) {
 // workingUntil returns the activity of processes that work for some time after now.
 func workingUntil(end time.Duration) func() child.Activity {
 	began := time.Now()
-	return func() child.Activity { return child.ActivityOf(min(time.Since(began), end)) }
+	return func() child.Activity { return child.Activity{CPU: min(time.Since(began), end), Known: true} }
 }
 
 // TestStartLimits: a start that hangs fails after its time, one that works may go on, and none longer than the maximum.

@@ -60,9 +60,7 @@ func (b *Bridge) watchWith(ctx, running context.Context, s config.Config) {
 // configChanged reloads, or logs what a reload would change.
 func (b *Bridge) configChanged(ctx context.Context, reload bool) {
 	if reload {
-		if _, _, _, err := b.reload(ctx); err != nil {
-			b.log.Error("configuration reload failed", "error", err)
-		}
+		b.manifestsChanged(ctx)
 		return
 	}
 	if start, replace, stop := b.difference(ctx); len(start)+len(replace)+len(stop) > 0 {

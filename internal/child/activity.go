@@ -10,7 +10,7 @@ type Activity struct {
 
 	Processes int   // that run
 	Resident  int64 // bytes of memory; pages that several of them share count several times
-	known     bool  // it was read
+	Known     bool  // it was read
 }
 
 // minCPU is the share of the time between two readings for which a working process used a processor, as a divisor. A
@@ -20,7 +20,7 @@ const minCPU = 100
 // WorkedSince reports whether the processes have worked since an earlier reading, a time before this one. It returns false
 // if the system does not provide the readings.
 func (a Activity) WorkedSince(earlier Activity, before time.Duration) bool {
-	if !a.known || !earlier.known {
+	if !a.Known || !earlier.Known {
 		return false
 	}
 	return a.Written > earlier.Written || a.Newest > earlier.Newest || a.CPU-earlier.CPU > before/minCPU
@@ -28,6 +28,3 @@ func (a Activity) WorkedSince(earlier Activity, before time.Duration) bool {
 
 // Activity reads what the process and its descendants have done so far. It reads a few files for each of them.
 func (p *Process) Activity() Activity { return readActivity(p.PID) }
-
-// ActivityOf returns an Activity for tests of other packages: processes that have computed for some time.
-func ActivityOf(cpu time.Duration) Activity { return Activity{CPU: cpu, known: true} }

@@ -23,7 +23,7 @@ func readActivity(pid int) (a Activity) {
 		if !ok {
 			continue
 		}
-		a.known = true
+		a.Known = true
 		if !st.zombie() {
 			a.Processes++
 			a.Resident += int64(st.resident) * int64(os.Getpagesize())

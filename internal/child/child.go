@@ -53,8 +53,8 @@ type Spec struct {
 	// loses lines but never blocks the process. stderr is read even if Stderr is nil.
 	Stderr func(line string)
 
-	// Output, if set, returns the last lines of stdout that were not messages: they may contain the reason of its end. It
-	// is called after the process has exited, when everything that it wrote to stdout was read, or half a second later.
+	// Output, if set, returns the last lines of stdout that were not messages, without secrets: they may contain the reason of
+	// its end. It is called after the process has exited, when everything that it wrote to stdout was read, or half a second later.
 	Output func() []string
 
 	// Redact, if set, removes secrets from a line of stderr before it is passed to Stderr or stored in an ExitError. It

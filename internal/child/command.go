@@ -21,10 +21,10 @@ func resolve(command, dir string, env []string) (string, error) {
 		return "", err
 	}
 	if filepath.IsAbs(command) {
-		return command, nil
+		return withExtension(command), nil
 	}
 	if strings.ContainsRune(command, '/') || strings.ContainsRune(command, filepath.Separator) {
-		return filepath.Join(abs, command), nil
+		return withExtension(filepath.Join(abs, command)), nil
 	}
 	if runtime.GOOS == "windows" { // uses PATHEXT, of this process's environment
 		return exec.LookPath(command)
@@ -37,12 +37,21 @@ func resolve(command, dir string, env []string) (string, error) {
 		if !filepath.IsAbs(d) {
 			d = filepath.Join(abs, d)
 		}
-		p := filepath.Join(d, command)
-		if st, err := os.Stat(p); err == nil && !st.IsDir() && st.Mode()&0o111 != 0 {
+		if p, err := exec.LookPath(filepath.Join(d, command)); err == nil {
 			return p, nil
 		}
 	}
 	return "", fmt.Errorf("%q is not in the PATH it would run with (%s): install it, or give its path: %w", command, path, exec.ErrNotFound)
+}
+
+// withExtension adds the extension that the path of a program may lack on Windows.
+func withExtension(path string) string {
+	if runtime.GOOS == "windows" {
+		if p, err := exec.LookPath(path); err == nil {
+			return p
+		}
+	}
+	return path
 }
 
 func lookupEnv(env []string, key string) string {

@@ -111,7 +111,7 @@ func (d *descendants) classify(pid int) relation {
 	env, err := readEnviron(pid)
 	switch {
 	case err != nil:
-		return unrelated // it belongs to another user
+		return unrelated // it belongs to another user, or forbids reading
 	case environHasMarker(env, d.marker):
 		return descendant
 	case st.flags&flagExiting != 0 && adopting():

@@ -1,6 +1,7 @@
 package child
 
 import (
+	"fmt"
 	"os"
 	"os/signal"
 	"strconv"
@@ -25,7 +26,8 @@ func guardAttr() (*syscall.SysProcAttr, error) { return &syscall.SysProcAttr{Set
 // runGuard is the guard's main function.
 func runGuard(prefix string) {
 	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGPIPE, unix.SIGUSR1, unix.SIGUSR2)
-	_ = os.WriteFile("/proc/self/comm", []byte(guardName), 0) // a guard does not work without /proc anyway
+	// A guard does not work without /proc anyway. Its own /proc/self/comm belongs to root, since the guard is not dumpable.
+	_ = os.WriteFile(fmt.Sprintf("/proc/self/task/%d/comm", os.Getpid()), []byte(guardName), 0)
 	closeInherited()
 	os.Stdout.Write([]byte{'\n'}) // ready
 	os.Stdout.Close()

@@ -3,7 +3,6 @@ package child
 import (
 	"fmt"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/extmesh/extmesh/internal/gate"
 )
@@ -25,25 +24,12 @@ func cleanLine(line string, size int, redact func(string) string) string {
 	return fmt.Sprintf("%s [cut: %d bytes]", cut(line, maxErrLine), size)
 }
 
-// cut returns at most n bytes of s, without breaking a character.
+// cut returns at most the first n bytes of s, without breaking a character.
 func cut(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n]
+	return strings.ToValidUTF8(s[:min(len(s), n)], "")
 }
 
 // lastBytes returns at most the last n bytes of s, without breaking a character.
 func lastBytes(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	s = s[len(s)-n:]
-	for len(s) > 0 && !utf8.RuneStart(s[0]) {
-		s = s[1:]
-	}
-	return s
+	return strings.ToValidUTF8(s[max(0, len(s)-n):], "")
 }

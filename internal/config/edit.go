@@ -95,10 +95,10 @@ const starter = `extensions:
 // lockWait is how long an edit waits for another one.
 const lockWait = 10 * time.Second
 
-// edit changes the lists of the extensions.yaml at path; an empty path is DefaultPath. It reads the file, calls
-// change with its lists as they are written, and writes the changed lists into the text: comments, order, quoting and
-// line ends of everything else stay. A file that does not exist is created with inherit_env: minimal, and a symbolic
-// link is followed. changed is false, and nothing is written, if change has no effect. change may be called twice.
+// edit changes the lists of the extensions.yaml at path. It reads the file, calls change with its lists as they are written, and
+// writes the changed lists into the text: comments, order, quoting and line ends of everything else stay. A file that does not
+// exist is created with inherit_env: minimal, and a symbolic link is followed. changed is false, and nothing is written, if
+// change has no effect. change may be called twice.
 //
 // Concurrent edits are serialized by a lock file, .<name>.lock, next to the file, which is not removed. The file is
 // replaced atomically.
@@ -106,9 +106,6 @@ const lockWait = 10 * time.Second
 // A file with errors is not edited; the error is then an *InvalidError. A list over several lines in brackets, and other
 // forms that setList does not support, are not edited either; the error then contains what to write by hand.
 func edit(ctx context.Context, path string, change func(lists)) (changed bool, err error) {
-	if path == "" {
-		path = DefaultPath
-	}
 	if path, err = document.Target(path); err != nil {
 		return false, fmt.Errorf("editing the configuration: %w", err)
 	}
@@ -150,12 +147,7 @@ type InvalidError struct {
 }
 
 func (e *InvalidError) Error() string {
-	n := 0
-	for i := len(e.Diagnostics) - 1; i >= 0; i-- {
-		if e.Diagnostics[i].Level == manifest.Error {
-			n = i
-		}
-	}
+	n := slices.IndexFunc(e.Diagnostics, func(d manifest.Diagnostic) bool { return d.Level == manifest.Error })
 	return fmt.Sprintf("%s has errors and was not changed; fix it first: %v", e.Path, e.Diagnostics[n])
 }
 

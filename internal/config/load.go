@@ -179,7 +179,7 @@ func wrongGrant(s string) string {
 	return document.Show(s) + " is not a secret; want the name of a variable, such as GITHUB_TOKEN, or file: with an absolute path, such as file:/run/secrets/token"
 }
 
-func (m mapping) gating(g *Gating) { m.text("gating", (*string)(g), wrongGating) }
+func (m mapping) gating(g *Gating) { m.text("gating", (*string)(g), oneOf(Skip, Warn)) }
 
 // wrongMember reports whether s is neither the id of an extension nor, with a dot, of a member.
 func wrongMember(s string) bool {
@@ -215,13 +215,6 @@ func wrongVersion(s string) string {
 		return document.Show(s) + " is not a version; want strict semver, such as 1.2.0"
 	}
 	return ""
-}
-
-func wrongGating(s string) string {
-	if s == string(Skip) || s == string(Warn) {
-		return ""
-	}
-	return document.Show(s) + " is not a gating mode; want skip or warn"
 }
 
 // oneOf returns a check for one of two words.

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/tools/txtar"
 
+	"github.com/extmesh/extmesh/internal/supervise"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
@@ -115,8 +116,10 @@ func differences(b *strings.Builder, path string, want, got reflect.Value) {
 func TestDefaults(t *testing.T) {
 	want := Supervision{
 		CallTimeout: 30 * time.Second, MaxCallTimeout: time.Hour,
-		MaxRestarts: 5, RestartWindow: 5 * time.Minute, FailedRetry: 5 * time.Minute,
-		BaseBackoff: time.Second, MaxBackoff: time.Minute, ResetAfter: time.Minute,
+		Policy: supervise.Policy{
+			MaxRestarts: 5, RestartWindow: 5 * time.Minute, FailedRetry: 5 * time.Minute,
+			BaseBackoff: time.Second, MaxBackoff: time.Minute, ResetAfter: time.Minute,
+		},
 		MaxLine: 64 << 20, MaxResult: 64 << 20, MaxInflight: 256, Replicas: 1,
 		ShutdownGrace: 3 * time.Second, HangTimeout: 30 * time.Second,
 	}

@@ -20,49 +20,26 @@ type Supervision struct {
 	MaxCallTimeout   time.Duration // the maximum timeout of a call; 1 h, 10 ms to 24 h
 	HangTimeout      time.Duration // a silent child with an overdue call is restarted after this; LikeCallTimeout, 10 ms to 24 h, 0: never
 
-	MaxRestarts   int           // in RestartWindow before the extension is failed; 5, 0 to 1000
-	RestartWindow time.Duration // the sliding window in which restarts are counted; 5 min, 10 ms to 24 h
-	FailedRetry   time.Duration // the interval of retries in the failed state; 5 min, 10 ms to 24 h, 0: never
-	BaseBackoff   time.Duration // the first delay, doubled with each consecutive restart; 1 s, 1 ms to 1 h, at most MaxBackoff
-	MaxBackoff    time.Duration // the longest delay, before jitter; 60 s, 1 ms to 1 h
-	ResetAfter    time.Duration // healthy time that clears the backoff; 60 s, 10 ms to 24 h
-	ShutdownGrace time.Duration // from the request to stop to SIGTERM; 3 s, 10 ms to 5 min
+	supervise.Policy // its defaults are those of DefaultPolicy, its bounds are in mapping.supervision
 
-	MaxLine     int64 // bytes of one line of the child's output; 64 MiB, 4 KiB to 1 GiB
-	MaxResult   int64 // bytes of one result; 64 MiB, 4 KiB to 1 GiB
-	MaxInflight int   // concurrent calls per instance; 256, 1 to 65536
-	Replicas    int   // instances on this host; 1, 1 to 64
+	ShutdownGrace time.Duration // from the request to stop to SIGTERM; 3 s, 10 ms to 5 min
+	MaxLine       int64         // bytes of one line of the child's output; 64 MiB, 4 KiB to 1 GiB
+	MaxResult     int64         // bytes of one result; 64 MiB, 4 KiB to 1 GiB
+	MaxInflight   int           // concurrent calls per instance; 256, 1 to 65536
+	Replicas      int           // instances on this host; 1, 1 to 64
 }
 
 func defaultSupervision() Supervision {
-	p := supervise.DefaultPolicy()
 	return Supervision{
 		CallTimeout:    30 * time.Second,
 		MaxCallTimeout: time.Hour,
 		HangTimeout:    LikeCallTimeout,
-		MaxRestarts:    p.MaxRestarts,
-		RestartWindow:  p.Window,
-		FailedRetry:    p.FailedRetry,
-		BaseBackoff:    p.BaseBackoff,
-		MaxBackoff:     p.MaxBackoff,
-		ResetAfter:     p.ResetAfter,
+		Policy:         supervise.DefaultPolicy(),
 		ShutdownGrace:  3 * time.Second,
 		MaxLine:        64 << 20,
 		MaxResult:      64 << 20,
 		MaxInflight:    256,
 		Replicas:       1,
-	}
-}
-
-// Policy returns the part of s that internal/supervise uses.
-func (s Supervision) Policy() supervise.Policy {
-	return supervise.Policy{
-		MaxRestarts: s.MaxRestarts,
-		Window:      s.RestartWindow,
-		BaseBackoff: s.BaseBackoff,
-		MaxBackoff:  s.MaxBackoff,
-		ResetAfter:  s.ResetAfter,
-		FailedRetry: s.FailedRetry,
 	}
 }
 

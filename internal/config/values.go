@@ -2,6 +2,7 @@ package config
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -194,11 +195,9 @@ func parseSize(s string) (int64, bool) {
 	return n * scale, true
 }
 
+// showSize formats a number of bytes in the largest binary unit that divides it.
 func showSize(n int64) string {
-	for _, u := range []struct {
-		name  string
-		bytes int64
-	}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
+	for _, u := range slices.Backward(units[:3]) {
 		if n%u.bytes == 0 {
 			return strconv.FormatInt(n/u.bytes, 10) + u.name
 		}

@@ -4,11 +4,14 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/internal/calls"
 )
 
 // memStats are the figures of the Go runtime with the names of Prometheus's own client, which dashboards for Go programs use.
@@ -83,6 +86,21 @@ func Sample(w io.Writer, name string, value float64, labels ...string) {
 		b.WriteByte('}')
 	}
 	fmt.Fprintf(w, "%s %s\n", b.String(), strconv.FormatFloat(value, 'g', -1, 64))
+}
+
+// Histogram writes the samples of a histogram; each bucket includes the ones before it.
+func Histogram(w io.Writer, name string, d calls.Durations, labels ...string) {
+	n := uint64(0)
+	for i, count := range d.N {
+		n += count
+		le := "+Inf"
+		if i < len(calls.Bounds) {
+			le = strconv.FormatFloat(calls.Bounds[i].Seconds(), 'g', -1, 64)
+		}
+		Sample(w, name+"_bucket", float64(n), append(slices.Clone(labels), "le", le)...)
+	}
+	Sample(w, name+"_sum", d.Sum.Seconds(), labels...)
+	Sample(w, name+"_count", float64(n), labels...)
 }
 
 // writeProcessMetrics writes the metrics that every program has.

@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -73,8 +74,8 @@ func (f *findings) skill(dir, name string) *Skill {
 		f.add(manifest.Error, path, "", "the skill cannot be read: %v", document.Reason(err))
 		return nil
 	}
-	if !isID(name) {
-		f.add(manifest.Error, path, "", "the directory's name %q is the skill's key; want a letter a-z, then a-z, 0-9, - or _, at most %d bytes", name, manifest.MaxID)
+	if err := SkillDir(name); err != nil {
+		f.add(manifest.Error, path, "", "%v", err)
 		return nil
 	}
 	s, diags := manifest.ParseSkill(path, data)
@@ -104,6 +105,14 @@ func subdirs(dir string) ([]string, error) {
 	}
 	slices.Sort(names)
 	return names, nil
+}
+
+// SkillDir returns what is wrong with the name of a skill's directory.
+func SkillDir(name string) error {
+	if isID(name) {
+		return nil
+	}
+	return fmt.Errorf("the directory's name %q is the skill's key; want a letter a-z, then a-z, 0-9, - or _, at most %d bytes", name, manifest.MaxID)
 }
 
 // isID reports whether name is ^[a-z][a-z0-9_-]*$ and not over manifest.MaxID bytes.

@@ -56,22 +56,13 @@ type Needs struct {
 
 // Needs returns what the part takes, lacks and must not get.
 func (p Part) Needs() Needs {
-	return Needs{list(p.Missing.MissingBins), list(p.Missing.MissingEnv), list(p.Stripped), p.takes(), p.refused()}
-}
-
-// takes lists what the manifest takes from the host: names of variables, and files as file:PATH.
-func (p Part) takes() []string {
 	needs := p.Own.Needs()
-	out := list(needs.Env)
+	takes := list(needs.Env)
 	for _, path := range needs.Files {
-		out = append(out, "file:"+path)
+		takes = append(takes, "file:"+path)
 	}
-	return out
-}
-
-// refused lists what the extension requests and must not get. Files have their whole path.
-func (p Part) refused() []string {
-	return append(list(p.Missing.NotGranted), p.Missing.Mesh...)
+	refused := append(list(p.Missing.NotGranted), p.Missing.Mesh...)
+	return Needs{list(p.Missing.MissingBins), list(p.Missing.MissingEnv), list(p.Stripped), takes, refused}
 }
 
 // PartsOf are the parts of c that a bridge would start, each with the result of its checks.

@@ -33,8 +33,13 @@ type Options struct {
 // Try tests every part, as many in parallel as the configuration allows, and adds to Results.
 func (d *Doctor) Try(ctx context.Context, o Options) {
 	defer bridge.Watchdog(slog.New(slog.DiscardHandler))()
-	t := &tryout{Doctor: d, Options: o, starts: make(chan struct{}, bridge.MaxStarts()), connect: sync.OnceValues(func() (*nats.Conn, error) { return o.Connect(ctx) })}
-	defer t.close()
+	var nc *nats.Conn
+	connect := sync.OnceValues(func() (_ *nats.Conn, err error) {
+		nc, err = o.Connect(ctx)
+		return nc, err
+	})
+	defer func() { nc.Close() }() // if no test has connected, it is nil, and Close does nothing
+	t := &tryout{Doctor: d, Options: o, starts: make(chan struct{}, bridge.MaxStarts()), connect: connect}
 	var wg sync.WaitGroup
 	var next atomic.Int64
 	for range min(d.settings.Doctor.Parallel, len(d.parts)) {
@@ -52,21 +57,11 @@ type tryout struct {
 	*Doctor
 	Options
 	connect func() (*nats.Conn, error) // connects on the first call
-	used    atomic.Bool
-	starts  chan struct{} // has an element for each stdio extension that is being tested, at most as many as a bridge starts at once
+	starts  chan struct{}              // has an element for each stdio extension being tested, at most as many as a bridge starts at once
 
 	mu      sync.Mutex
 	running []string // ids of the parts being tested
 	done    int
-}
-
-func (t *tryout) close() {
-	if !t.used.Load() {
-		return
-	}
-	if nc, err := t.connect(); err == nil {
-		nc.Close()
-	}
 }
 
 // try tests part i, unless the static checks have failed or it is gated.
@@ -147,7 +142,6 @@ func (t *tryout) probe(ctx context.Context, p Part) error {
 // awaitHeartbeat waits for a heartbeat of a service on NATS with the state ready. A heartbeat with another state fails
 // the check only if no other instance is ready in time.
 func (t *tryout) awaitHeartbeat(ctx context.Context, id string, limit time.Duration) (detail string, err error) {
-	t.used.Store(true)
 	nc, err := t.connect()
 	if err != nil {
 		return "", err

@@ -91,6 +91,8 @@ type Doc struct {
 	last     place // the last result of offset
 	findings []Finding
 	more     int // findings after MaxFindings
+
+	statements []statement // of a TOML text, in order
 }
 
 // words are the names of types in a syntax.

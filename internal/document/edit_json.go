@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/extmesh/extmesh/internal/plainjson"
 )
 
 // ParseJSON decodes a JSON text that may have comments and trailing commas. Unlike Doc.JSON, it does not limit the number and
@@ -278,13 +280,7 @@ func (e *jsonText) remove(o jsonObject, name string) string {
 }
 
 // quoteJSON formats a string as JSON.
-func quoteJSON(s string) string {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(s) // a string
-	return strings.TrimSpace(b.String())
-}
+func quoteJSON(s string) string { return string(plainjson.AppendString(nil, s)) }
 
 // MemberJSON returns the text of the value at a path, without comments.
 func MemberJSON(text string, path []string) (value json.RawMessage, ok bool) {

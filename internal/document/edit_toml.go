@@ -25,17 +25,15 @@ func AppendTOML(text string, path []string, body string) (string, error) {
 	}
 	eol := lineEnd(text)
 	block := "[" + joinAll(path) + "]\n" + body
-	if blankText(strings.TrimPrefix(rest, bom)) {
-		rest += strings.ReplaceAll(block, "\n", eol)
-	} else {
+	if !blankText(strings.TrimPrefix(rest, bom)) {
 		if !strings.HasSuffix(rest, "\n") {
 			rest += eol
 		}
 		if !strings.HasSuffix(rest, "\n\n") && !strings.HasSuffix(rest, "\n\r\n") {
 			rest += eol
 		}
-		rest += strings.ReplaceAll(block, "\n", eol)
 	}
+	rest += strings.ReplaceAll(block, "\n", eol)
 	alone, _, err := statements(block)
 	if err != nil {
 		return "", err
@@ -99,13 +97,6 @@ func joinAll(path []string) (key string) {
 	return key
 }
 
-// statement is a table's header or a key with its value, including its lines.
-type statement struct {
-	start, end int
-	path       string // with the table's
-	header     bool
-}
-
 // statements decodes a TOML text and finds its statements.
 func statements(text string) (map[string]any, []statement, error) {
 	d, ok := Open("", []byte(text), Options{})
@@ -121,28 +112,14 @@ func statements(text string) (map[string]any, []statement, error) {
 		return nil, nil, errors.New(f.Message)
 	}
 	skipped := len(text) - len(d.text)
-	var all []statement
-	s := scanner{Doc: d}
-	table := ""
-	for s.skip(true); s.i < len(s.text); s.skip(true) {
-		st := statement{start: lineStart(s.text, s.i) + skipped}
-		if s.text[s.i] == '[' {
-			table, _ = s.header()
-			st.path, st.header = table, true
-		} else {
-			first := s.i
-			s.pair(table, 0)
-			sub := scanner{Doc: &Doc{text: s.text, keys: map[string]int{}, values: map[string]int{}}, i: first}
-			st.path, _ = sub.key(table)
-		}
-		s.lineEnd()
-		st.end = min(s.i+1, len(s.text)) + skipped
-		all = append(all, st)
+	for i := range d.statements {
+		d.statements[i].start += skipped
+		d.statements[i].end += skipped
 	}
 	if top.m == nil {
 		top.m = map[string]any{}
 	}
-	return top.m, all, nil
+	return top.m, d.statements, nil
 }
 
 // TableTOML returns the lines of the table at a path without its header, as AppendTOML takes them, with the tables in it. ok is

@@ -57,21 +57,31 @@ type scanner struct {
 	over error // the limit that was exceeded
 }
 
-// scan records the positions of all keys. It returns the offset where it stopped, and the limit that was exceeded
-// there, if any.
+// statement is a table's header or a key with its value, including its lines.
+type statement struct {
+	start, end int
+	path       string // with the table's
+	header     bool
+}
+
+// scan records the statements and the positions of all keys. It returns the offset where it stopped, and the limit that
+// was exceeded there, if any.
 func (d *Doc) scan() (end int, over error) {
 	s := scanner{Doc: d}
 	table := ""
 	for s.skip(true); s.i < len(s.text); s.skip(true) {
-		ok := false
-		if s.text[s.i] == '[' {
+		st, ok := statement{start: lineStart(s.text, s.i), header: s.text[s.i] == '['}, false
+		if st.header {
 			table, ok = s.header()
+			st.path = table
 		} else {
-			ok = s.pair(table, 0)
+			st.path, ok = s.pair(table, 0)
 		}
 		if !ok || !s.lineEnd() {
 			return s.i, s.over
 		}
+		st.end = min(s.i+1, len(s.text))
+		d.statements = append(d.statements, st)
 	}
 	return s.i, nil
 }
@@ -83,14 +93,14 @@ func (s *scanner) header() (path string, ok bool) {
 	return path, ok && s.run("]", open) == open
 }
 
-// pair reads key = value in the table at path; depth counts the values around it.
-func (s *scanner) pair(path string, depth int) bool {
-	path, ok := s.key(path)
+// pair reads key = value in a table and returns the path of the key; depth counts the values around it.
+func (s *scanner) pair(table string, depth int) (path string, ok bool) {
+	path, ok = s.key(table)
 	if !ok || s.run("=", 1) != 1 {
-		return false
+		return "", false
 	}
 	s.blanks()
-	return s.value(path, depth)
+	return path, s.value(path, depth)
 }
 
 // key reads a dotted key below path and records each of its parts.
@@ -168,7 +178,10 @@ func (s *scanner) value(path string, depth int) bool {
 			return s.value(p, depth+1)
 		})
 	case '{':
-		return s.list('}', func(int) bool { return s.pair(path, depth+1) })
+		return s.list('}', func(int) bool {
+			_, ok := s.pair(path, depth+1)
+			return ok
+		})
 	}
 	// A number, a boolean or a date ends where the next thing begins.
 	n := strings.IndexAny(s.text[s.i:], ",]}#\n")

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -139,18 +140,9 @@ type announced struct {
 
 func (a *announced) subject() string { return wire.Prefix(a.SubjectPrefix).RPC(a.ID) }
 
-func (a *announced) has(feature string) bool {
-	for _, f := range a.Features {
-		if f == feature {
-			return true
-		}
-	}
-	return false
-}
-
 // rpcSubject is the subject for handshakes and pings of this instance.
 func (a *announced) rpcSubject() string {
-	if a.Instance != "" && a.has(wire.FeatureInstance) {
+	if a.Instance != "" && slices.Contains(a.Features, wire.FeatureInstance) {
 		return wire.Prefix(a.SubjectPrefix).InstanceRPC(a.ID, a.Instance)
 	}
 	return a.subject()

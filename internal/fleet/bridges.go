@@ -34,7 +34,6 @@ type bridge struct {
 	answered bool // it has answered on its control subject before, so "no responders" means that it is gone
 	leaving  bool // it does not answer; messages sent before are still being processed
 	gone     bool
-	stopped  bool      // when it was found to be gone, it had stopped all its instances
 	reason   string    // why it is gone
 	changed  time.Time // when it was last found to be gone, or up
 }
@@ -97,7 +96,7 @@ func (b *bridge) reportSize() (sum int) {
 		}
 		sum += problemsSize(b.host.Problems)
 	}
-	return sum + skillsSize(b.skills)
+	return sum + max(skillsSize(b.skills), b.inventory.pendingSkills())
 }
 
 func problemsSize(list []wire.HostProblem) (sum int) {
@@ -116,7 +115,8 @@ func skillsSize(list []wire.SkillEntry) (sum int) {
 
 // reportGrows is about how many bytes more are stored of the reports of b after a message of a full inventory.
 func (b *bridge) reportGrows(v *wire.Inventory) int {
-	sum := max(0, skillsSize(v.Skills)-skillsSize(b.skills))
+	pending, has := b.inventory.pendingSkills(), skillsSize(b.skills)
+	sum := max(has, pending+skillsSize(v.Skills)) - max(has, pending)
 	if v.Host != nil {
 		grows := problemsSize(v.Host.Problems)
 		if b.host != nil {
@@ -223,8 +223,10 @@ func (bs *bridges) pingFailed(b *bridge, reason string, now time.Time) {
 
 // bridgeLost marks a bridge and all of its instances lost.
 func (bs *bridges) bridgeLost(b *bridge, reason string, now time.Time) {
+	if bs.hasStopped(b) {
+		reason = wire.ReasonStopped
+	}
 	b.leaving, b.gone, b.changed, b.reason = false, true, now, reason
-	b.stopped = bs.hasStopped(b)
 	bs.markInstancesLost(b, "bridge "+b.name+" "+reason, now)
 	bs.mark(HostKey(b.name), true)
 	bs.markSkills(b)

@@ -318,7 +318,7 @@ func (x *extension) restore(value []byte, now time.Time) bool {
 			x.addAlert(alert{d, restored, now})
 		}
 	}
-	if len(s.Tools) > 0 || s.HandshakeHash != "" {
+	if len(s.Tools)+len(s.Hooks) > 0 || s.Server != nil || s.HandshakeHash != "" {
 		h := &handshake{done: true, hooks: s.Hooks, tools: s.Tools, server: s.Server}
 		for n := range h.tools {
 			h.tools[n].Name = ""

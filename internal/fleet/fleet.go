@@ -284,7 +284,7 @@ func (f *Fleet) Summary() Summary {
 	s.Extensions, s.Instances = f.mon.Counts()
 	s.Hosts = map[heartbeat.State]int{}
 	for _, b := range f.bridges.byName {
-		if b.gone && b.stopped {
+		if b.gone && b.reason == wire.ReasonStopped {
 			s.Hosts[heartbeat.Shutdown]++
 		} else {
 			s.Hosts[b.state()]++

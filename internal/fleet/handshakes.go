@@ -61,7 +61,7 @@ func (x *extension) pendingHandshakes() (n int) {
 
 // startHandshake requests the handshake with the instance of a.
 func (hs *handshakes) startHandshake(x *extension, s *handshake, a *announced) {
-	hs.emit(Handshake{ID: x.id, Subject: a.rpcSubject(), RPC: a.subject(), Chunked: a.has(wire.FeatureStream), ext: x, handshake: s})
+	hs.emit(Handshake{ID: x.id, Subject: a.rpcSubject(), RPC: a.subject(), Chunked: slices.Contains(a.Features, wire.FeatureStream), ext: x, handshake: s})
 }
 
 // Offer is the result of initialize, cut to what the catalog can show.

@@ -197,6 +197,7 @@ func (iv *inventories) forget(id, instance string) bool {
 		return false
 	}
 	b.inventory.Lose()
+	iv.bridges.keepReports(b)
 	return true
 }
 
@@ -256,9 +257,14 @@ func (iv *inventories) declaredElsewhere(ref wire.InstanceRef) bool {
 // refreshInstances handles a sign of life of a bridge, which counts for all its instances.
 func (iv *inventories) refreshInstances(b *bridge, now time.Time) {
 	b.refreshed = now
+	missing := false // an instance that was dropped while nothing came from the bridge, or was refused
 	for ref := range b.inventory.All() {
 		x := iv.exts[ref.ID]
-		if x == nil || ref.Instance == "" {
+		if ref.Instance == "" || iv.checkHolder(b, ref) != nil {
+			continue
+		}
+		if _, known := iv.mon.Instance(ref.ID, ref.Instance); x == nil || !known {
+			missing = true
 			continue
 		}
 		if c, ok := iv.mon.Refresh(ref.ID, ref.Instance, now); ok {
@@ -267,7 +273,13 @@ func (iv *inventories) refreshInstances(b *bridge, now time.Time) {
 		iv.handshakes.considerHandshake(x, ref.Instance)
 		iv.probes.heartbeatOnHold(x, ref.Instance, now)
 	}
+	if missing && iv.leads && now.Sub(b.inventoryRequested) > requestMissingEvery {
+		iv.requestInventory(b, now)
+	}
 }
+
+// requestMissingEvery is how often the full inventory of a bridge is requested because of instances that are missing here.
+const requestMissingEvery = time.Minute
 
 // requestInventory requests the full inventory of a bridge, because messages of it were lost.
 func (iv *inventories) requestInventory(b *bridge, now time.Time) {

@@ -3,6 +3,7 @@ package fleet
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/extmesh/extmesh/internal/liveness"
@@ -14,11 +15,7 @@ import (
 // How a reported instance is probed.
 const (
 	probeTries    = 3
-	probeTimeout  = time.Second
-	probeRetry    = 50 * time.Millisecond  // after no responders: three attempts within 100 ms
-	probeNote     = 100 * time.Millisecond // unanswered for that long, the catalog shows it
 	probeInterval = 500 * time.Millisecond // minimum interval after an answer
-	maxProbes     = 64
 	maxProbing    = 100_000
 	holdRetry     = 2 * time.Second // doubling to holdRetryMax
 	holdRetryMax  = time.Minute
@@ -99,7 +96,7 @@ func (ps *probes) probe(x *extension, instance string, now time.Time) {
 		return
 	}
 	p.running = true
-	subject, own := a.rpcSubject(), a.Instance == instance && instance != "" && a.has(wire.FeatureInstance)
+	subject, own := a.rpcSubject(), a.Instance == instance && instance != "" && slices.Contains(a.Features, wire.FeatureInstance)
 	tries := probeTries
 	if p.held {
 		tries = 1

@@ -211,6 +211,14 @@ func (r *Report) Skills() []wire.SkillEntry {
 	return out
 }
 
+// pendingSkills is about the number of bytes stored of the skills in a full inventory that is not complete.
+func (r *Report) pendingSkills() (sum int) {
+	if r.full == nil {
+		return 0
+	}
+	return skillsSize(slices.Collect(maps.Values(r.full.skills)))
+}
+
 // Size is about the number of bytes stored of the entries, without the announcements and the skills.
 func (r *Report) Size() (sum int) {
 	for ref := range r.instances {

@@ -113,6 +113,36 @@ func TestReportOfSeveralParts(t *testing.T) {
 	}
 }
 
+// TestPendingSkills: the memory of a full inventory in parts is counted before its last part.
+func TestPendingSkills(t *testing.T) {
+	b := &bridge{skills: []wire.SkillEntry{{Dir: "old", Body: strings.Repeat("x", 1000)}}}
+	part := func(seq uint64, n int) *wire.Inventory {
+		v := message(wire.InventoryFull, seq)
+		v.Part, v.Parts = n, 3
+		v.Skills = []wire.SkillEntry{{Name: "s", Dir: fmt.Sprint("s", n), Body: strings.Repeat("x", 800)}}
+		return &v
+	}
+	before := b.reportSize()
+	for n, want := range []bool{false, true, true} { // the first replaces the old one
+		v := part(uint64(n+1), n+1)
+		if n > 0 {
+			v.Host = nil
+		}
+		grows := b.reportGrows(v)
+		if (grows > 0) != want {
+			t.Errorf("part %d grows by %d", n+1, grows)
+		}
+		if n < 2 {
+			b.inventory.Apply(*v)
+			if size := b.reportSize(); size != before+grows {
+				t.Errorf("part %d: %d bytes, want %d", n+1, size, before+grows)
+			} else {
+				before = size
+			}
+		}
+	}
+}
+
 func TestReportOfNewRun(t *testing.T) {
 	var r Report
 	r.Apply(message(wire.InventoryFull, 9, entry("a", "1", "ready")))

@@ -105,6 +105,8 @@ func (rs *restores) restoreState(x *extension, now time.Time) (left bool) {
 	if value == nil || json.Unmarshal(value, &d) != nil {
 		return false
 	}
+	var last time.Time                 // when the last instance was lost or stopped
+	quiet := len(x.announcements) == 0 // all were, and nothing was received
 	for _, i := range d.Instances {
 		if heartbeat.CheckInstance(i.Instance) != nil {
 			continue
@@ -119,6 +121,10 @@ func (rs *restores) restoreState(x *extension, now time.Time) (left bool) {
 			rs.setLocation(x, i.Instance, &location{host: i.Host, bridge: i.Bridge})
 		}
 		mine, known := rs.mon.Instance(x.id, i.Instance)
+		quiet = quiet && !known && (i.State == heartbeat.Lost || i.State == heartbeat.Shutdown)
+		if i.Since.After(last) {
+			last = i.Since
+		}
 		if !known {
 			rs.mon.Adopt(x.id, liveness.Instance{Instance: i.Instance, Version: i.Version, State: i.State,
 				Reason: i.Reason, Since: i.Since, Restarts: i.Restarts, Breaker: i.Breaker}, now)
@@ -133,6 +139,9 @@ func (rs *restores) restoreState(x *extension, now time.Time) (left bool) {
 				rs.changed(c)
 			}
 		}
+	}
+	if quiet && !last.IsZero() {
+		rs.mon.Silent(x.id, last)
 	}
 	return left
 }

@@ -29,6 +29,34 @@ func TestMissedReportOfBridgeThatEnded(t *testing.T) {
 	}
 }
 
+// TestStoppedBridge: a bridge that stopped its instances before it ended is not lost by accident, also for the next leader, and
+// a new registry does not keep its document longer.
+func TestStoppedBridge(t *testing.T) {
+	f := testFleet(t)
+	f.send("host", "b", string(encode(t, message(wire.InventoryFull, 1, entry("x", "i", heartbeat.Shutdown)))))
+	f.bridges.byName["b"].leaving = true
+	f.BridgeGone(ConfirmGone{"is gone", f.bridges.byName["b"]}, f.at)
+	h := hostDocument(t, f)
+	if h.State != heartbeat.Lost || h.Reason != wire.ReasonStopped || f.Summary().Hosts[heartbeat.Shutdown] != 1 {
+		t.Errorf("%+v, %v", h, f.Summary().Hosts)
+	}
+	next := testFleet(t)
+	h.StateSince = next.at.Add(-time.Hour)
+	next.catalog = &memCatalog{docs: map[string]Record{HostKey("b"): {Value: encode(t, h), Revision: 1}}}
+	next.Elected(next.at)
+	if next.Summary().Hosts[heartbeat.Shutdown] != 1 || !next.bridges.byName["b"].seen.Equal(h.StateSince) {
+		t.Errorf("the next leader: %v, %+v", next.Summary().Hosts, next.bridges.byName["b"])
+	}
+}
+
+// TestRestoredHooks: an extension with hooks and without tools keeps them under a new leader.
+func TestRestoredHooks(t *testing.T) {
+	x := newExtension("x", time.Unix(1000, 0))
+	if !x.restore([]byte(`{"id":"x","version":"1.0.0","subject":"ext.x.rpc","hooks":["before_message"]}`), time.Unix(1001, 0)) || x.tools == nil {
+		t.Errorf("restored: %+v", x.tools)
+	}
+}
+
 func encode(t *testing.T, v any) []byte {
 	t.Helper()
 	data, err := json.Marshal(v)

@@ -126,7 +126,13 @@ func marshalState(d *wire.StateDoc, limit int) ([]byte, error) {
 		d.Instances[n].Reason = ""
 	}
 	slices.SortStableFunc(d.Instances, func(a, b wire.InstanceState) int {
-		return btoi(b.State.Better(a.State)) - btoi(a.State.Better(b.State))
+		switch {
+		case a.State.Better(b.State):
+			return -1
+		case b.State.Better(a.State):
+			return 1
+		}
+		return 0
 	})
 	for {
 		if value, err = plainjson.Marshal(d); err != nil || len(value) <= limit || len(d.Instances) == 0 {
@@ -134,11 +140,4 @@ func marshalState(d *wire.StateDoc, limit int) ([]byte, error) {
 		}
 		d.Instances = d.Instances[:len(d.Instances)*9/10]
 	}
-}
-
-func btoi(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }

@@ -83,6 +83,7 @@ func skill(has map[string]wire.SkillEntry) *wire.Skill {
 // later one, and whether it answers, which only a leader checks.
 func (rs *restores) restoreBridge(name string, h wire.Host, now time.Time) {
 	b := rs.bridges.byName[name]
+	unseen := b == nil
 	if b == nil || b.host == nil {
 		if b = rs.bridges.bridgeNamed(name, now); b == nil {
 			return
@@ -102,6 +103,9 @@ func (rs *restores) restoreBridge(name string, h wire.Host, now time.Time) {
 	}
 	b.answered, b.gone, b.reason, b.changed = true, h.State == heartbeat.Lost, h.Reason, h.StateSince
 	b.pings.next, b.pings.pause, b.pings.timeouts = time.Time{}, 0, 0
+	if unseen && b.gone && !h.StateSince.IsZero() && h.StateSince.Before(now) {
+		b.seen = h.StateSince // a new registry does not keep it longer
+	}
 }
 
 // restoreBridges restores hosts and skills written by an earlier leader, for bridges from which nothing was received.

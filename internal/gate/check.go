@@ -1,7 +1,6 @@
 package gate
 
 import (
-	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -9,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
@@ -114,18 +114,11 @@ func (r Result) String() string {
 }
 
 func list(names []string) string {
-	more := ""
-	if n := len(names) - maxListed; n > 0 {
-		names, more = names[:maxListed], fmt.Sprintf(" and %d more", n)
+	shown := slices.Clone(names)
+	for i, name := range shown[:min(len(shown), maxListed)] {
+		shown[i] = words.Clip(name, maxShown)
 	}
-	shown := make([]string, len(names))
-	for i, name := range names {
-		shown[i] = name
-		if len(name) > maxShown {
-			shown[i] = strings.ToValidUTF8(name[:maxShown], "") + "…"
-		}
-	}
-	return strings.Join(shown, ", ") + more
+	return words.Some(shown, maxListed)
 }
 
 // LogSkipped warns that an extension is not started (gating: skip). Operators alert on the text and on the

@@ -92,16 +92,20 @@ func (v View) bridgeProblems() (out []Problem) {
 		if h.Host != "" && h.Host != h.Bridge {
 			message += " on the host " + h.Host
 		}
-		if message += " is lost"; !h.StateSince.IsZero() {
+		level, what, why := Error, " is lost", ""
+		if h.Reason == wire.ReasonStopped {
+			level, what = Warn, " was stopped"
+		} else if h.Reason != "" {
+			why = ": it " + h.Reason
+		}
+		if message += what; !h.StateSince.IsZero() {
 			message += ", " + words.Ago(h.StateSince)
 		}
-		if h.Reason != "" {
-			message += ": it " + h.Reason
-		}
+		message += why
 		if n := len(h.Extensions) + h.ExtensionsLeftOut; n > 0 {
 			message += fmt.Sprintf("; it ran %s", words.Plural(n, "extension"))
 		}
-		out = append(out, Problem{Error, "bridge", h.Bridge, message, "extctl list --bridge " + terminal.ShellWord(h.Bridge)})
+		out = append(out, Problem{level, "bridge", h.Bridge, message, "extctl list --bridge " + terminal.ShellWord(h.Bridge)})
 	}
 	return out
 }

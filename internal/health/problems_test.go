@@ -42,6 +42,8 @@ func TestProblems(t *testing.T) {
 		{"instances on a lost bridge are one problem", View{Registry: lead, Hosts: []wire.Host{lost}, Extensions: []Extension{
 			ext("a", true, at("b1", "ready", ""), at("b2", "lost", "gone")), ext("b", false, at("b2", "lost", "gone"))}},
 			"error bridge b2: the bridge b2 is lost: it does not answer > extctl list --bridge b2\nerror extension b: b is lost on b2: gone > extctl show b"},
+		{"a bridge that was stopped", View{Registry: lead, Hosts: []wire.Host{{Bridge: "b2", State: heartbeat.Lost, Reason: wire.ReasonStopped, Extensions: []string{"a"}}}},
+			"warn bridge b2: the bridge b2 was stopped; it ran 1 extension > extctl list --bridge b2"},
 		{"states of one extension", View{Registry: lead, Extensions: []Extension{ext("a", true, at("b1", "ready", ""), at("b1", "restarting", "exit status 1"), at("b2", "failed", "exit status 3"), at("b3", "failed", ""))}},
 			"error extension a: a can be called, but not all its instances: 2 failed on b2, b3: exit status 3; 1 restarting on b1: exit status 1 > extctl show a"},
 		{"in transition", View{Registry: lead, Extensions: []Extension{ext("a", false, at("b1", "draining", "")), ext("b", true, at("b1", "ready", ""), at("b2", "spawning", ""))}},

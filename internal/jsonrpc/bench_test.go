@@ -36,11 +36,11 @@ func BenchmarkSplice(b *testing.B) {
 func BenchmarkFrame(b *testing.B) {
 	for _, size := range []int{256, 16 << 10, 1 << 20} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
-			lines := newLineReader(&endless{text: append(bytes.Repeat([]byte{'x'}, size), '\n')}, 0)
+			lines := NewLineReader(&endless{text: append(bytes.Repeat([]byte{'x'}, size), '\n')}, 0)
 			b.SetBytes(int64(size))
 			b.ReportAllocs()
 			for b.Loop() {
-				if line, err := lines.next(); err != nil || len(line) != size {
+				if line, err := lines.Next(); err != nil || len(line) != size {
 					b.Fatal(len(line), err)
 				}
 			}

@@ -1,12 +1,5 @@
 package jsonrpc
 
-import "errors"
-
-var (
-	errNoObject = errors.New("not a JSON object")
-	errNoArray  = errors.New("not a JSON array")
-)
-
 // Each calls f for every member of a JSON object, in order, until f returns false. f receives the raw key, without
 // quotes but with escapes, and the raw value. Each checks the grammar of the text that it reads; the error has the
 // position. It decodes and allocates nothing.
@@ -20,7 +13,7 @@ func Each(object []byte, f func(key, value []byte) bool) error {
 func walk(object []byte, f func(key, value Span) bool) error {
 	i := space(object, 0)
 	if i >= len(object) || object[i] != '{' {
-		return errNoObject
+		return syntax(object, i, "a JSON object")
 	}
 	i = space(object, i+1)
 	if i < len(object) && object[i] == '}' {
@@ -58,7 +51,7 @@ func walk(object []byte, f func(key, value Span) bool) error {
 func Elements(array []byte, f func(element []byte) bool) error {
 	i := space(array, 0)
 	if i >= len(array) || array[i] != '[' {
-		return errNoArray
+		return syntax(array, i, "a JSON array")
 	}
 	i = space(array, i+1)
 	if i < len(array) && array[i] == ']' {

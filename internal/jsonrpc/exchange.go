@@ -53,7 +53,7 @@ type Reply struct {
 
 	line []byte
 	env  Envelope
-	from *lineReader // the reader that owns line's buffer; nil if Keep must copy
+	from *LineReader // the reader that owns line's buffer; nil if Keep must copy
 }
 
 // NewReply returns the reply of a handler in this process: its result or its error.

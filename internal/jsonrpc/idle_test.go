@@ -84,7 +84,7 @@ func goroutines() string {
 	return string(buf[:runtime.Stack(buf, true)])
 }
 
-// TestLineBuffers checks the buffers that a lineReader reads into.
+// TestLineBuffers checks the buffers that a LineReader reads into.
 func TestLineBuffers(t *testing.T) {
 	const line = "0123456789\n"
 	large := strings.Repeat("x", 50_000) + "\n"
@@ -102,11 +102,11 @@ func TestLineBuffers(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := &arrivals{pieces: tt.come}
-			l := newLineReader(r, 200_000)
+			l := NewLineReader(r, 200_000)
 			r.lines = l
 			var err error
 			for long := (*LongLineError)(nil); err == nil || errors.As(err, &long); {
-				_, err = l.next()
+				_, err = l.Next()
 			}
 			if err != io.EOF || fmt.Sprint(r.held) != fmt.Sprint(tt.want) {
 				t.Errorf("%v; buffers: %v, want %v", err, r.held, tt.want)
@@ -118,7 +118,7 @@ func TestLineBuffers(t *testing.T) {
 // arrivals reads one of its texts at a time.
 type arrivals struct {
 	pieces
-	lines *lineReader
+	lines *LineReader
 	held  []int
 }
 
@@ -131,13 +131,13 @@ func (c *arrivals) Read(p []byte) (int, error) {
 func TestReaderShrinks(t *testing.T) {
 	for _, size := range []int{10_000, 100_000, 1_000_000} {
 		r := &pieces{strings.Repeat("x", size) + "\n", "small\n", "small\n"}
-		l := newLineReader(r, 0)
+		l := NewLineReader(r, 0)
 		for range 2 {
-			if _, err := l.next(); err != nil {
+			if _, err := l.Next(); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if _, err := l.next(); err != nil || cap(l.buf) != smallBuffer {
+		if _, err := l.Next(); err != nil || cap(l.buf) != smallBuffer {
 			t.Errorf("%d bytes after a line of %d, %v", cap(l.buf), size, err)
 		}
 	}
@@ -163,7 +163,7 @@ type wrongCount struct{}
 func (wrongCount) Read(p []byte) (int, error) { return len(p) + 1, nil }
 
 func TestReadCountTooLarge(t *testing.T) {
-	if line, err := newLineReader(wrongCount{}, 0).next(); err == nil || err == io.EOF {
+	if line, err := NewLineReader(wrongCount{}, 0).Next(); err == nil || err == io.EOF {
 		t.Errorf("= %q, %v", line, err)
 	}
 }

@@ -35,9 +35,9 @@ func (e endlessLineError) Error() string {
 	return fmt.Sprintf("a line of more than %d MiB does not end", e.size>>20)
 }
 
-// lineReader splits a stream into lines. Its memory is limited whatever the stream contains, and shrinks after a large
-// line.
-type lineReader struct {
+// LineReader splits a stream into lines, for one goroutine. Its memory is limited whatever the stream contains, and
+// shrinks after a large line.
+type LineReader struct {
 	r     io.Reader
 	small []byte // the buffer that is kept
 
@@ -56,20 +56,21 @@ type lineReader struct {
 	count *atomic.Uint64 // bytes read; nil: not counted
 }
 
-func newLineReader(r io.Reader, limit int) *lineReader {
+// NewLineReader returns a reader of lines of at most limit bytes; 0 means DefaultMaxLine.
+func NewLineReader(r io.Reader, limit int) *LineReader {
 	if limit <= 0 {
 		limit = DefaultMaxLine
 	}
-	return &lineReader{r: r, max: limit, endless: max(endlessLine, 4*int64(limit)), small: make([]byte, smallBuffer)}
+	return &LineReader{r: r, max: limit, endless: max(endlessLine, 4*int64(limit)), small: make([]byte, smallBuffer)}
 }
 
 // byteOrderMark is the UTF-8 encoding of U+FEFF, which PowerShell and .NET write before their first line.
 var byteOrderMark = []byte("\ufeff")
 
-// next returns the next line without its end ("\n" or "\r\n") and without a byte order mark at the beginning of the
-// stream; it is valid until the next call. A last line without a newline is returned too, and sets cut. A line over the
+// Next returns the next line without its end ("\n" or "\r\n") and without a byte order mark at the beginning of the
+// stream; it is valid until the next call. A last line without a newline is returned too (see Cut). A line over the
 // limit is discarded and returns a *LongLineError, after which reading can continue. Any other error ends the stream.
-func (l *lineReader) next() ([]byte, error) {
+func (l *LineReader) Next() ([]byte, error) {
 	line, err := l.nextLine()
 	if err == nil && !l.begun {
 		l.begun = true
@@ -78,7 +79,10 @@ func (l *lineReader) next() ([]byte, error) {
 	return line, err
 }
 
-func (l *lineReader) nextLine() ([]byte, error) {
+// Cut reports whether the last line that Next returned ended with the stream, and not with a newline.
+func (l *LineReader) Cut() bool { return l.cut }
+
+func (l *LineReader) nextLine() ([]byte, error) {
 	for {
 		if i := bytes.IndexByte(l.buf[l.start+l.seen:l.end], '\n'); i >= 0 {
 			at := l.start + l.seen + i
@@ -110,7 +114,7 @@ func (l *lineReader) nextLine() ([]byte, error) {
 }
 
 // fill reads once.
-func (l *lineReader) fill() {
+func (l *LineReader) fill() {
 	for range 100 {
 		n, err := l.r.Read(l.buf[l.end:])
 		if n < 0 || n > len(l.buf)-l.end {
@@ -129,7 +133,7 @@ func (l *lineReader) fill() {
 
 // makeRoom makes room to read into: it moves the unread bytes to the front, or grows the buffer, or releases a buffer that
 // is large because of an earlier line. It returns false if Options.Reserve refuses the memory for a larger buffer.
-func (l *lineReader) makeRoom() bool {
+func (l *LineReader) makeRoom() bool {
 	switch {
 	case l.start == l.end:
 		// A large buffer stays until the last read shows that it is larger than needed.
@@ -156,7 +160,7 @@ func (l *lineReader) makeRoom() bool {
 
 // move copies the unread bytes to a buffer of another size, unless the memory for it is refused. Both buffers exist
 // during the copy.
-func (l *lineReader) move(size int) bool {
+func (l *LineReader) move(size int) bool {
 	more := int64(0)
 	if size > keepBuffer && l.reserve != nil {
 		if more = int64(size); !l.reserve(more) {
@@ -172,7 +176,7 @@ func (l *lineReader) move(size int) bool {
 }
 
 // unreserve returns the bytes that Options.Reserve has granted, after the large buffer was released.
-func (l *lineReader) unreserve() {
+func (l *LineReader) unreserve() {
 	if l.reserved > 0 {
 		l.reserve(-l.reserved)
 		l.reserved = 0
@@ -181,7 +185,7 @@ func (l *lineReader) unreserve() {
 
 // detach gives the buffer of the last returned line to the caller, and copies its unread bytes to a new one. The caller
 // calls unreserve when it has released the buffer.
-func (l *lineReader) detach() (buf []byte, unreserve func()) {
+func (l *LineReader) detach() (buf []byte, unreserve func()) {
 	buf, rest := l.buf, l.buf[l.start:l.end]
 	reserve, granted := l.reserve, l.reserved
 	l.reserved = 0
@@ -199,13 +203,13 @@ func (l *lineReader) detach() (buf []byte, unreserve func()) {
 }
 
 // dropBuffer returns an empty buffer to its pool.
-func (l *lineReader) dropBuffer() {
+func (l *LineReader) dropBuffer() {
 	giveBack(l.buf)
 	l.unreserve()
 	l.buf, l.start, l.end, l.seen = nil, 0, 0, 0
 }
 
-func (l *lineReader) tooLong(line []byte) error {
+func (l *LineReader) tooLong(line []byte) error {
 	var s idScanner
 	s.feed(line)
 	return &LongLineError{Size: int64(len(line)), Limit: int64(l.max), ID: s.id()}
@@ -213,7 +217,7 @@ func (l *lineReader) tooLong(line []byte) error {
 
 // discard discards the rest of a line that is too long, but searches it for its id, which some SDKs write last. An
 // endless line ends the stream.
-func (l *lineReader) discard(noMemory bool) error {
+func (l *LineReader) discard(noMemory bool) error {
 	var s idScanner
 	size := int64(0)
 	for {
@@ -256,6 +260,9 @@ type idScanner struct {
 	inID     bool // the value at depth 1 belongs to "id"
 	found    []byte
 }
+
+// maxFoundID is how many bytes are kept of an id.
+const maxFoundID = 64
 
 func (s *idScanner) feed(chunk []byte) {
 	if !s.begun {
@@ -339,13 +346,13 @@ func (s *idScanner) close() {
 }
 
 func (s *idScanner) collect(c byte) {
-	if s.inID && s.depth == 1 && !s.key && len(s.value) < 64 {
+	if s.inID && s.depth == 1 && !s.key && len(s.value) < maxFoundID {
 		s.value = append(s.value, c)
 	}
 }
 
 func (s *idScanner) id() []byte {
-	if !ValidID(s.found) {
+	if len(s.found) == maxFoundID || !ValidID(s.found) { // it may have been cut
 		return nil
 	}
 	return s.found

@@ -31,7 +31,7 @@ func (c *chunked) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// FuzzLines compares a lineReader with the simplest way to split a text into lines.
+// FuzzLines compares a LineReader with the simplest way to split a text into lines.
 func FuzzLines(f *testing.F) {
 	f.Add([]byte("a\nb\r\n\n{\"id\":7}\nlast"), []byte{1, 2, 0, 3}, uint16(4))
 	f.Add([]byte(strings.Repeat("x", 9000)+"\n"+strings.Repeat("y", 70000)+"\nz\n"), []byte{255, 254}, uint16(10000))
@@ -48,7 +48,7 @@ func FuzzLines(f *testing.F) {
 			cuts = nil
 		}
 		text = bytes.TrimLeft(bytes.Repeat(text, int(limit)%7+1), "\ufeff")
-		l := newLineReader(&chunked{text: text, cuts: cuts}, int(limit))
+		l := NewLineReader(&chunked{text: text, cuts: cuts}, int(limit))
 		checkLines(t, l, text)
 		if l.buf != nil {
 			t.Errorf("at the end there is a buffer of %d bytes", cap(l.buf))
@@ -56,12 +56,12 @@ func FuzzLines(f *testing.F) {
 	})
 }
 
-func checkLines(t *testing.T, l *lineReader, text []byte) {
+func checkLines(t *testing.T, l *LineReader, text []byte) {
 	t.Helper()
 	for rest := text; len(rest) > 0; {
 		want, after, _ := bytes.Cut(rest, []byte{'\n'})
 		rest = after
-		got, err := l.next()
+		got, err := l.Next()
 		if len(want) > l.max {
 			long, ok := errors.AsType[*LongLineError](err)
 			if !ok || long.Size != int64(len(want)) || long.Limit != int64(l.max) {
@@ -73,7 +73,7 @@ func checkLines(t *testing.T, l *lineReader, text []byte) {
 			t.Fatalf("line %q, %v; want %q", got, err, want)
 		}
 	}
-	if line, err := l.next(); err != io.EOF {
+	if line, err := l.Next(); err != io.EOF {
 		t.Fatalf("at the end: %q, %v", line, err)
 	}
 	if max := 4*l.max + 2*readBuffer; cap(l.buf) > max {

@@ -40,10 +40,10 @@ func TestLinesReserve(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var m limited
 			m.limit.Store(12 << 20)
-			l := newLineReader(r, 0)
+			l := NewLineReader(r, 0)
 			l.reserve = m.reserve
 			for _, want := range []int{small, -1, small, 1} {
-				line, err := l.next()
+				line, err := l.Next()
 				if want >= 0 {
 					if err != nil || len(line) != want {
 						t.Fatalf("a line of %d bytes, %v; want %d", len(line), err, want)
@@ -55,7 +55,7 @@ func TestLinesReserve(t *testing.T) {
 					t.Fatalf("%+v, %v; want no memory for the line with id 7", long, err)
 				}
 			}
-			if _, err := l.next(); err != io.EOF {
+			if _, err := l.Next(); err != io.EOF {
 				t.Fatalf("at the end: %v", err)
 			}
 			l.dropBuffer()
@@ -105,13 +105,13 @@ func TestEndlessLine(t *testing.T) {
 	var m limited
 	m.limit.Store(1 << 40)
 	e := &endlessText{}
-	l := newLineReader(e, 1<<20)
+	l := NewLineReader(e, 1<<20)
 	l.reserve, l.endless = m.reserve, 4<<20
-	long, ok := errors.AsType[*LongLineError](second(l.next()))
+	long, ok := errors.AsType[*LongLineError](second(l.Next()))
 	if !ok || long.Size < 4<<20 {
 		t.Errorf("the line: %+v", long)
 	}
-	if err := second(l.next()); err == nil || !strings.Contains(err.Error(), "does not end") {
+	if err := second(l.Next()); err == nil || !strings.Contains(err.Error(), "does not end") {
 		t.Errorf("after it: %v", err)
 	}
 	l.dropBuffer()

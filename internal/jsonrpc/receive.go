@@ -11,11 +11,11 @@ import (
 
 // readLoop handles lines until the stream ends.
 func (c *Conn) readLoop(ctx context.Context) error {
-	lines := newLineReader(c.r, c.opt.MaxLine)
+	lines := NewLineReader(c.r, c.opt.MaxLine)
 	lines.count, lines.reserve = &c.received, c.opt.Reserve
 	defer lines.dropBuffer()
 	for {
-		line, err := lines.next()
+		line, err := lines.Next()
 		if err == nil {
 			c.receive(ctx, line, lines)
 			continue
@@ -30,7 +30,7 @@ func (c *Conn) readLoop(ctx context.Context) error {
 }
 
 // receive handles one line, which is in the buffer of lines.
-func (c *Conn) receive(ctx context.Context, line []byte, lines *lineReader) {
+func (c *Conn) receive(ctx context.Context, line []byte, lines *LineReader) {
 	if space(line, 0) == len(line) {
 		return
 	}
@@ -55,7 +55,7 @@ func (c *Conn) receive(ctx context.Context, line []byte, lines *lineReader) {
 	}
 }
 
-func (c *Conn) answer(line []byte, env *Envelope, lines *lineReader) {
+func (c *Conn) answer(line []byte, env *Envelope, lines *LineReader) {
 	x := c.claim(env.ID)
 	if x == nil {
 		c.unknown.Add(1)

@@ -37,6 +37,23 @@ func TestLogLinesWithIDs(t *testing.T) {
 	}
 }
 
+// TestAnswersWithMethod: a library that writes all members of a message into an answer, or repeats the method, is understood.
+func TestAnswersWithMethod(t *testing.T) {
+	for _, line := range []string{
+		`{"jsonrpc":"2.0","id":ID,"method":null,"params":null,"result":1,"error":null}`,
+		`{"jsonrpc":"2.0","id":ID,"method":"m","result":1}`,
+	} {
+		c := dial(t, Options{}, func(in *bufio.Reader, out io.Writer) {
+			request, _ := in.ReadBytes('\n')
+			e, _ := Scan(request)
+			io.WriteString(out, strings.ReplaceAll(line+"\n", "ID", string(e.ID)))
+		})
+		if got, err := c.Call(t.Context(), "m", nil); err != nil || string(got) != "1" {
+			t.Errorf("%s: %s, %v", line, got, err)
+		}
+	}
+}
+
 func TestIDs(t *testing.T) {
 	for raw, want := range map[string]uint64{
 		"7": 7, `"7"`: 7, "7.0": 7, "7e0": 7, `"7.0"`: 7, "70e-1": 7, "1844674407370955160": 1844674407370955160,

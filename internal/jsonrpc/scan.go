@@ -30,46 +30,14 @@ type Envelope struct {
 // because a message that some child or caller cannot parse must not be forwarded. Member names are compared exactly, as
 // JSON-RPC requires; of duplicate members the last counts. Scan does not check UTF-8: the caller may refuse or replace
 // invalid bytes.
-func Scan(text []byte) (Envelope, error) {
-	var e Envelope
-	i := space(text, 0)
-	if i >= len(text) || text[i] != '{' {
-		return e, syntax(text, i, "a JSON object")
-	}
-	i = space(text, i+1)
-	if i < len(text) && text[i] == '}' {
-		return e, end(text, i+1)
-	}
+func Scan(text []byte) (e Envelope, err error) {
 	e.plain = true
-	for {
-		keyAt := i
-		var err error
-		if i, err = skipString(text, i); err != nil {
-			return e, err
-		}
-		key := text[keyAt:i]
-		if i = space(text, i); i >= len(text) || text[i] != ':' {
-			return e, syntax(text, i, `":"`)
-		}
-		at := space(text, i+1)
-		if i, err = skipValue(text, at); err != nil {
-			return e, err
-		}
-		value := text[at:i:i]
-		e.set(key, value, at)
-		i = space(text, i)
-		if i >= len(text) {
-			return e, syntax(text, i, `"," or "}"`)
-		}
-		if text[i] == '}' {
-			e.plain = e.plain && e.version && e.ID != nil
-			return e, end(text, i+1)
-		}
-		if text[i] != ',' {
-			return e, syntax(text, i, `"," or "}"`)
-		}
-		i = space(text, i+1)
-	}
+	err = walk(text, func(key, value Span) bool { // on the stack: walk only calls it
+		e.set(key.In(text), text[value.From:value.To:value.To], value.From)
+		return true
+	})
+	e.plain = e.plain && e.version && e.ID != nil && !(e.Method != nil && e.IsResponse())
+	return e, err
 }
 
 // set stores a member, whose value is at the offset at.
@@ -80,7 +48,9 @@ func (e *Envelope) set(key, value []byte, at int) {
 		again = e.ID != nil
 		e.ID, e.idAt = value, at
 	case `"method"`:
-		e.Method = value
+		if again = string(value) == "null"; !again { // an answer that was written with all members
+			e.Method = value
+		}
 	case `"params"`:
 		e.Params = value
 	case `"result"`:
@@ -129,13 +99,18 @@ func (e *Envelope) MethodName() string {
 }
 
 // IsRequest reports whether the message is a request, which has an id.
-func (e *Envelope) IsRequest() bool { return e.Method != nil && e.ID != nil }
+func (e *Envelope) IsRequest() bool { return e.Method != nil && e.ID != nil && !e.IsResponse() }
 
 // IsNotification reports whether the message is a notification, which has no id.
 func (e *Envelope) IsNotification() bool { return e.Method != nil && e.ID == nil }
 
-// IsResponse reports whether the message answers a request.
-func (e *Envelope) IsResponse() bool { return e.Method == nil && (e.Result != nil || e.Error != nil) }
+// IsResponse reports whether the message answers a request. Some programs repeat the method of the request.
+func (e *Envelope) IsResponse() bool {
+	if e.Method != nil {
+		return e.versioned && (e.Result != nil && string(e.Result) != "null" || isError(e))
+	}
+	return e.Result != nil || e.Error != nil
+}
 
 // ValidID reports whether id is valid in a request: a number or a string of at most 256 bytes. JSON-RPC also allows
 // null, which is refused here, since the answer to a message that cannot be parsed has the id null too.

@@ -29,6 +29,10 @@ func TestScan(t *testing.T) {
 		{name: "a second, escaped id", in: `{"jsonrpc":"2.0","id":1,"\u0069d":2,"result":1}`, id: "1", result: "1"},
 		{name: "a second id in other case", in: `{"jsonrpc":"2.0","id":1,"Id":2,"result":1}`, id: "1", result: "1"},
 		{name: "unknown members", in: `{"jsonrpc":"2.0","id":1,"result":1,"x":{"id":2}}`, id: "1", result: "1", plain: true},
+		{name: "method null", in: `{"jsonrpc":"2.0","id":1,"method":null,"result":1}`, id: "1", result: "1"},
+		{name: "method repeated", in: `{"jsonrpc":"2.0","id":1,"method":"m","result":1}`, id: "1", method: `"m"`, result: "1"},
+		{name: "a request with all members", in: `{"jsonrpc":"2.0","id":1,"method":"m","result":null,"error":null}`,
+			id: "1", method: `"m"`, result: "null", error: "null", plain: true},
 		{name: "empty", in: `{}`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

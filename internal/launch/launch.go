@@ -68,15 +68,22 @@ func program(command string) string {
 	return name
 }
 
-// operands returns the first two arguments that are not options. The value of an option may be among them, which at worst
-// hides a launcher.
+// valued lists options before a subcommand whose value is the next argument, as in uv --directory DIR run.
+var valued = []string{
+	"--directory", "--project", "--cache-dir", "--config-file", // uv
+	"--host", "-H", "--context", "--config", "--log-level", "-l", "--file", "-f", // docker, docker compose
+	"--prefix", "-C", "--dir", "--filter", "-F", "--workspace", "-w", "--cwd", // npm, pnpm, yarn, go, cargo
+}
+
+// operands returns the first two arguments that are neither options nor the values of those in valued. The value of
+// another option may be among them, which at worst hides a launcher.
 func operands(args []string) (out []string) {
-	for _, a := range args {
-		if strings.HasPrefix(a, "-") {
-			continue
-		}
-		if out = append(out, a); len(out) == 2 {
-			break
+	for i := 0; i < len(args) && len(out) < 2; i++ {
+		switch {
+		case slices.Contains(valued, args[i]):
+			i++
+		case !strings.HasPrefix(args[i], "-"):
+			out = append(out, args[i])
 		}
 	}
 	return out

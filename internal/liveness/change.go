@@ -17,7 +17,7 @@ const (
 	Moved     Kind = "moved"     // an instance changed state
 	WentLost  Kind = "lost"      // an instance is lost
 	CameBack  Kind = "back"      // a lost instance sent a heartbeat
-	Detail    Kind = "detail"    // version, reason, breaker, restarts, or missed heartbeats; same state
+	Detail    Kind = "detail"    // version, reason, breaker, restarts, or a new run; same state
 	Dropped   Kind = "dropped"   // the Monitor removed an instance; To is ""
 	Forgotten Kind = "forgotten" // the Monitor removed an extension; Instance and To are ""
 )
@@ -30,29 +30,7 @@ type Change struct {
 	WasBest, Best heartbeat.State // of the extension
 	Reason        string          // as shown now
 	Silence       time.Duration   // of a lost instance: the time since its last sign of life
-	Missed        uint64          // heartbeats lost, from the gap in Seq
 	NewRun        bool            // the instance began a new run under the same name
-}
-
-// String returns a log line: "weather/n1: ready → lost (no heartbeat for 45s)".
-func (c Change) String() string {
-	s := c.ID
-	if c.Instance != "" {
-		s += "/" + c.Instance
-	}
-	s += ": "
-	switch {
-	case c.Kind == Dropped || c.Kind == Forgotten:
-		s += string(c.Kind)
-	case c.From == "" || c.From == c.To:
-		s += string(c.To)
-	default:
-		s += string(c.From) + " → " + string(c.To)
-	}
-	if c.Reason != "" {
-		s += " (" + c.Reason + ")"
-	}
-	return s
 }
 
 func kindOf(from, to heartbeat.State) Kind {
@@ -82,11 +60,6 @@ type Instance struct {
 	LastHeartbeat time.Time     // zero before the first
 	Interval      time.Duration // after clamping
 	Uptime        time.Duration
-	Inflight      int64
-	Calls         uint64
-	Errors        uint64
-	Missed        uint64 // heartbeats lost, from the gaps in Seq
-	NewRuns       uint64 // new runs under the same name, without an increase of Restarts
 }
 
 // Available reports whether i accepts calls: it is ready and its breaker is not open.

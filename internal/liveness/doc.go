@@ -5,11 +5,11 @@
 //
 //	m := liveness.NewMonitor(liveness.Config{})
 //	if c, ok := m.Observe(message, time.Now()); ok {
-//		log.Print(c) // weather/n1: ready
+//		log.Println(c.ID, c.Instance, c.Kind, c.To) // weather n1 new ready
 //	}
 //	for range time.Tick(time.Second) {
 //		for _, c := range m.Expire(time.Now()) {
-//			log.Print(c) // weather/n1: ready → lost (no heartbeat for 45s)
+//			log.Println(c.ID, c.Instance, c.Kind, c.Reason) // weather n1 lost no heartbeat for 45s
 //		}
 //	}
 //

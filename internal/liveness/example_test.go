@@ -14,19 +14,19 @@ func ExampleMonitor() {
 
 	message := heartbeat.Message{ID: "weather", Instance: "n1"}
 	if c, ok := m.Observe(message, now); ok {
-		fmt.Println(c)
+		fmt.Println(c.ID, c.Instance, c.Kind, c.To)
 	}
 	for range 60 {
 		now = now.Add(time.Second)
 		for _, c := range m.Expire(now) {
-			fmt.Println(c)
+			fmt.Println(c.ID, c.Instance, c.Kind, c.Reason)
 		}
 	}
 	if c, ok := m.Observe(message, now); ok {
-		fmt.Println(c)
+		fmt.Println(c.ID, c.Instance, c.Kind, c.To)
 	}
 	// Output:
-	// weather/n1: ready
-	// weather/n1: ready → lost (no heartbeat for 45s)
-	// weather/n1: lost → ready
+	// weather n1 new ready
+	// weather n1 lost no heartbeat for 45s
+	// weather n1 back ready
 }

@@ -81,7 +81,7 @@ func NewMonitor(cfg Config) *Monitor {
 }
 
 // Observe processes a heartbeat that arrived at now. ok reports whether anything changed that readers of the catalog
-// see, or whether the heartbeat shows that others were missed or that the instance was restarted.
+// see, or whether the instance was restarted.
 //
 // A heartbeat of a lost instance brings it back unless it is held (see Hold). The heartbeat of a new instance is
 // refused if there are Config.Max instances already, or Config.MaxPerID of its extension with none of
@@ -97,12 +97,11 @@ func (m *Monitor) Observe(b heartbeat.Message, now time.Time) (c Change, ok bool
 	}
 	before := i.shown()
 	wasBest := i.ext.best
-	c.Missed, c.NewRun = i.follow(b)
+	c.NewRun = i.follow(b)
 	i.ext.lastSign, i.lastSign, i.LastHeartbeat = now, now, now
 	i.Interval = m.cfg.interval(b)
 	i.grace = time.Duration(float64(i.Interval) * m.cfg.Grace)
 	i.Version, i.Restarts, i.Breaker = b.Version, b.Restarts, b.Breaker
-	i.Calls, i.Errors, i.Inflight = b.Calls, b.Errors, b.Inflight
 	i.Uptime = time.Duration(max(0, min(b.UptimeSecs, maxUptime))) * time.Second
 	i.reported, i.reportedReason = b.State, clipReason(b.Reason)
 	if i.reported == "" {
@@ -126,30 +125,21 @@ func (m *Monitor) Observe(b heartbeat.Message, now time.Time) (c Change, ok bool
 		c.Kind = kindOf(before.State, after.State)
 	}
 	c = finish(c, i, before.State, wasBest)
-	return c, c.Kind != Detail || c.Missed > 0 || c.NewRun || !before.equal(after)
+	return c, c.Kind != Detail || c.NewRun || !before.equal(after)
 }
 
 // maxUptime keeps a hostile uptime_secs from overflowing a Duration.
 const maxUptime = 1 << 32
 
-// follow compares b with the instance's previous heartbeat.
-func (i *instance) follow(b heartbeat.Message) (missed uint64, newRun bool) {
+// follow compares b with the instance's previous heartbeat. It reports whether b is of a new run.
+func (i *instance) follow(b heartbeat.Message) (newRun bool) {
 	last := i.seq
 	i.seq = b.Seq
-	switch {
-	case b.Seq == 0:
-		newRun = !i.LastHeartbeat.IsZero() && time.Duration(max(0, b.UptimeSecs))*time.Second < i.Uptime && b.Restarts <= i.Restarts
-	case last == 0:
-	case b.Seq < last:
-		newRun = true
-	case b.Seq > last+1:
-		missed = b.Seq - last - 1
+	if b.Seq > 0 {
+		return b.Seq < last
 	}
-	if newRun {
-		i.NewRuns++
-	}
-	i.Missed += missed
-	return missed, newRun
+	uptime := time.Duration(max(0, b.UptimeSecs)) * time.Second
+	return !i.LastHeartbeat.IsZero() && uptime < i.Uptime && b.Restarts <= i.Restarts
 }
 
 func (c Config) interval(b heartbeat.Message) time.Duration {
@@ -280,6 +270,14 @@ func (m *Monitor) Adopt(id string, rec Instance, now time.Time) {
 		i.ext.since = since
 	}
 	m.due.arm(&i.timer, i.deadline(m))
+}
+
+// Silent records that an extension from a catalog, of which no sign of life has been received, had the last one at t.
+func (m *Monitor) Silent(id string, t time.Time) {
+	if x := m.exts[id]; x != nil && t.Before(x.lastSign) && m.cfg.ForgetAfter > 0 {
+		x.lastSign = t
+		m.due.arm(&x.timer, t.Add(m.cfg.ForgetAfter))
+	}
 }
 
 // Remove drops one instance. It returns false if it does not exist.

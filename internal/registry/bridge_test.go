@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/fleet"
+	"github.com/extmesh/extmesh/internal/pause"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
@@ -120,7 +121,7 @@ func (f *fakeBridge) beat() {
 	done := make(chan struct{})
 	go func() { // ends with kill, or with the test
 		defer close(done)
-		for sleep(ctx, 200*time.Millisecond) {
+		for pause.For(ctx, 200*time.Millisecond) {
 			f.heartbeat()
 		}
 	}()

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/extmesh/extmesh/internal/catalog"
+	"github.com/extmesh/extmesh/internal/pause"
 	"github.com/extmesh/extmesh/internal/wire"
 )
 
@@ -63,6 +64,9 @@ func (b *bucket) ensure(ctx context.Context, replicas int, create bool) (created
 		}
 	}
 	info, err := b.info(ctx)
+	if auto && err == nil { // while the connection is down, no cluster is known
+		replicas = max(replicas, info.Config.Replicas)
+	}
 	switch {
 	case err == nil && settled(info.Config, b.config(nil, replicas)):
 		return info.Created, nil
@@ -71,7 +75,7 @@ func (b *bucket) ensure(ctx context.Context, replicas int, create bool) (created
 	}
 	s, err := b.js.CreateOrUpdateStream(ctx, b.config(info, replicas))
 	if auto && noRoom(err) { // fall back to the existing number of replicas, or one
-		if replicas = 1; info != nil {
+		if replicas = 1; info != nil && b.clustered() {
 			replicas = info.Config.Replicas
 		}
 		s, err = b.js.CreateOrUpdateStream(ctx, b.config(info, replicas))
@@ -86,13 +90,14 @@ func (b *bucket) ensure(ctx context.Context, replicas int, create bool) (created
 // for a moment. Only then should fewer be requested.
 func noRoom(err error) bool {
 	var api *jetstream.APIError
-	return errors.As(err, &api) && (api.ErrorCode == codeNoPeers || api.ErrorCode == codeNoResources)
+	return errors.As(err, &api) && slices.Contains([]jetstream.ErrorCode{codeNoPeers, codeNoResources, codeNoCluster}, api.ErrorCode)
 }
 
 // The server's error codes for a stream with more replicas than servers.
 const (
 	codeNoPeers     = 10005 // no suitable peers for placement
 	codeNoResources = 10023 // insufficient resources
+	codeNoCluster   = 10074 // replicas > 1 not supported in non-clustered mode
 )
 
 // settled reports whether a stream needs no update. It compares only what the catalog depends on: an operator may
@@ -201,20 +206,8 @@ func (b *bucket) scan(ctx context.Context) (*snapshot, error) {
 		if seen >= newest.At.Seq {
 			return s, nil
 		}
-		if !sleep(ctx, 20*time.Millisecond) {
+		if !pause.For(ctx, 20*time.Millisecond) {
 			return nil, context.Cause(ctx)
 		}
-	}
-}
-
-// sleep waits for d and reports true, or false as soon as ctx is done.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

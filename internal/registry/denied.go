@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/internal/pause"
 )
 
 // deniedPause is the wait before a request that NATS denied is repeated. Each attempt adds a line to this program's
@@ -40,7 +42,7 @@ func (b *bucket) explain(before, err error) error {
 // reconnects (perhaps with other permissions). It returns false when ctx is done.
 func (e *elector) pauseAfter(ctx context.Context, err error, usual time.Duration) bool {
 	if !errors.Is(err, errDenied) {
-		return sleep(ctx, usual)
+		return pause.For(ctx, usual)
 	}
 	t := time.NewTimer(deniedPause)
 	defer t.Stop()

@@ -12,8 +12,10 @@ import (
 // perform carries out what the fleet has decided since the last call, and passes the changed keys to the publisher.
 func (l *loop) perform() {
 	marks, effects := l.fleet.Take()
-	for key, urgent := range marks {
-		l.pub.mark(key, urgent)
+	if l.leading() { // a new leader marks everything
+		for key, urgent := range marks {
+			l.pub.mark(key, urgent)
+		}
 	}
 	for _, e := range effects {
 		switch e := e.(type) {

@@ -19,6 +19,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/fleet"
+	"github.com/extmesh/extmesh/internal/pause"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -429,7 +430,7 @@ func (e *fakeExt) sendHeartbeats() (stop func()) {
 	done := make(chan struct{})
 	go func() { // ends with stop
 		defer close(done)
-		for sleep(ctx, 200*time.Millisecond) {
+		for pause.For(ctx, 200*time.Millisecond) {
 			e.heartbeat(heartbeat.Ready)
 		}
 	}()

@@ -3,6 +3,7 @@ package registry
 import (
 	"bytes"
 	"errors"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -47,6 +48,7 @@ func (l *loop) deposed(epoch uint64) {
 		return
 	}
 	l.election.epoch, l.election.ready = 0, false
+	l.pub.dirty, l.pub.urgent = map[string]bool{}, 0
 	l.fleet.Deposed(time.Now())
 	l.log.Info("no longer leading", "name", l.cfg.Name, "epoch", epoch)
 }
@@ -111,7 +113,13 @@ func (l *loop) scanned(s *snapshot, err error) {
 		l.log.Warn("cannot read the catalog", "error", err, "again_in", pause)
 	case err != nil:
 		again, pause = true, flushInterval
-		l.log.Debug("cannot read the bucket", "error", err)
+		level := slog.LevelDebug
+		if l.scans.failed(time.Now()) {
+			level = slog.LevelWarn
+		}
+		l.log.Log(l.ctx, level, "cannot read the bucket", "error", err)
+	default:
+		l.scans.failing = time.Time{}
 	}
 	if again {
 		l.view.lose()

@@ -173,8 +173,11 @@ func (l *loop) written(epoch, last uint64, err error) {
 	}
 	for key := range batch {
 		delete(p.sent, key)
-		p.mark(key, false)
+		if l.leading() {
+			p.mark(key, false)
+		}
 	}
+	p.wait()
 	level := slog.LevelDebug
 	if !p.failing && l.ctx.Err() == nil {
 		level = slog.LevelWarn

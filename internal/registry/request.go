@@ -13,6 +13,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/natsconn"
+	"github.com/extmesh/extmesh/internal/pause"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -51,7 +52,7 @@ func (q request) send(ctx context.Context, timeout time.Duration) (json.RawMessa
 	var err error
 	for try := 0; ; try++ {
 		m, err = natsconn.Request(ctx, q.nc, q.subject, body)
-		if !errors.Is(err, nats.ErrNoResponders) || try == len(retryNoResponders) || !sleep(ctx, retryNoResponders[try]) {
+		if !errors.Is(err, nats.ErrNoResponders) || try == len(retryNoResponders) || !pause.For(ctx, retryNoResponders[try]) {
 			break
 		}
 	}

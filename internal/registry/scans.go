@@ -12,9 +12,25 @@ type scans struct {
 	view      *view
 	running   bool // a scan is running, or paused before it begins
 	again     bool
-	verifying bool   // the bucket is being compared with the view
-	now       func() // ends the pause of the scan; set while running
-	denied    string // why reading the bucket is denied; "" if it is not
+	verifying bool      // the bucket is being compared with the view
+	now       func()    // ends the pause of the scan; set while running
+	denied    string    // why reading the bucket is denied; "" if it is not
+	failing   time.Time // since when scans fail, or have been reported to fail; zero: they do not
+}
+
+// reportAfter is how long scans fail before that is logged: around an election they fail for a moment.
+const reportAfter = 10 * time.Second
+
+// failed reports whether to log that another scan has failed at now.
+func (s *scans) failed(now time.Time) bool {
+	if s.failing.IsZero() {
+		s.failing = now
+	}
+	report := now.Sub(s.failing) >= reportAfter
+	if report {
+		s.failing = now
+	}
+	return report
 }
 
 // resync reads the whole bucket again.

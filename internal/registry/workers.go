@@ -15,6 +15,7 @@ import (
 	"github.com/extmesh/extmesh/internal/fleet"
 	"github.com/extmesh/extmesh/internal/mcp"
 	"github.com/extmesh/extmesh/internal/natsconn"
+	"github.com/extmesh/extmesh/internal/pause"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -111,7 +112,7 @@ func (w *workers) probe(p fleet.Ping) {
 	w.do(&w.probing, func(ctx context.Context) func(*loop) {
 		asking, answered := context.WithCancel(ctx)
 		w.wg.Go(func() { // owned by the loop; ends with the answer
-			if sleep(asking, probeNote) {
+			if pause.For(asking, probeNote) {
 				w.report(func(l *loop) { l.fleet.Unanswered(p, time.Now()) })
 			}
 		})
@@ -127,7 +128,7 @@ var errNotSent = errors.New("the ping was not sent")
 // ping pings a subject. reason is "" if there was an answer; with err the result is unknown.
 func ping(ctx context.Context, nc *nats.Conn, subject string, tries int) (reason string, err error) {
 	for try := range tries {
-		if try > 0 && !sleep(ctx, probeRetry) {
+		if try > 0 && !pause.For(ctx, probeRetry) {
 			return "", context.Cause(ctx)
 		}
 		reason, err = pingOnce(ctx, nc, subject)

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/pause"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
@@ -49,10 +50,10 @@ func (c *Conn) listen(ctx context.Context, s *session) {
 		if received || time.Since(began) > healthyAfter {
 			backoff = minBackoff
 		}
-		pause := max(backoff, in.retry)
-		pause += time.Duration(rand.Int64N(int64(pause / 2)))
-		c.log.Debug("the stream of events ended", "error", err, "retry_in", pause.Round(time.Millisecond).String())
-		if !sleep(ctx, pause) {
+		delay := max(backoff, in.retry)
+		delay += time.Duration(rand.Int64N(int64(delay / 2)))
+		c.log.Debug("the stream of events ended", "error", err, "retry_in", delay.Round(time.Millisecond).String())
+		if !pause.For(ctx, delay) {
 			return
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/pause"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -42,7 +43,7 @@ func (c *Conn) events(ctx context.Context, in *eventReader, pc *pendingCall, s *
 		if in.retry > 0 {
 			delay = in.retry
 		}
-		if !sleep(ctx, delay) {
+		if !pause.For(ctx, delay) {
 			return c.at.fault(err, rpc.RanMaybe)
 		}
 		delay *= 2
@@ -101,16 +102,4 @@ type cancelBody struct {
 func (b *cancelBody) Close() error {
 	b.cancel()
 	return b.ReadCloser.Close()
-}
-
-// sleep waits for d. It returns false if ctx ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

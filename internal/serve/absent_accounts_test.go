@@ -62,7 +62,7 @@ func callerGoneAcross(t *testing.T, service, stays, goes *natstest.Server) {
 			t.Errorf("%s: %v", user, err)
 		}))
 	}
-	inflight, release := holding(t, as(service, "weather"), serve.Options{MaxInflight: 1000}, 200*time.Millisecond, 200*time.Millisecond)
+	inflight, release := holding(t, as(service, "weather"), 1, serve.Options{MaxInflight: 1000}, 200*time.Millisecond, 200*time.Millisecond)
 	staying, going := as(stays, "agent"), as(goes, "agent")
 	natstest.Eventually(t, "the service can be called from each server", func() bool {
 		for _, nc := range []*nats.Conn{staying, going} {

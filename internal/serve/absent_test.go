@@ -20,8 +20,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// holding serves weather with a handler that keeps its calls in flight until their contexts end, or until release is closed.
-func holding(t *testing.T, nc *nats.Conn, opt serve.Options, after, every time.Duration) (inflight func() int64, release chan struct{}) {
+// holding serves replicas of weather with a handler that keeps its calls in flight until their contexts end, or until release is closed.
+func holding(t *testing.T, nc *nats.Conn, replicas int, opt serve.Options, after, every time.Duration) (inflight func() int64, release chan struct{}) {
 	t.Helper()
 	var n atomic.Int64
 	release = make(chan struct{})
@@ -37,19 +37,21 @@ func holding(t *testing.T, nc *nats.Conn, opt serve.Options, after, every time.D
 	})
 	node := serve.NewPublisher(nc, serve.PublisherOptions{})
 	node.SetAbsence(after, every)
-	inst := node.Join(wire.Announce{ID: "weather", Version: "1.0.0"})
 	ctx, stop := context.WithCancel(context.Background())
-	ready := make(chan struct{})
 	var wg sync.WaitGroup
-	wg.Go(func() { node.Run(ctx) }) // these two end with ctx
-	opt.OnReady = func() { close(ready) }
-	wg.Go(func() {
-		if err := inst.Serve(ctx, h, opt); err != nil {
-			t.Errorf("Serve: %v", err)
-		}
-	})
+	wg.Go(func() { node.Run(ctx) }) // these end with ctx
 	t.Cleanup(func() { stop(); wg.Wait() })
-	<-ready
+	for range replicas {
+		inst := node.Join(wire.Announce{ID: "weather", Version: "1.0.0"})
+		ready, o := make(chan struct{}), opt
+		o.OnReady = func() { close(ready) }
+		wg.Go(func() {
+			if err := inst.Serve(ctx, h, o); err != nil {
+				t.Errorf("Serve: %v", err)
+			}
+		})
+		<-ready
+	}
 	return n.Load, release
 }
 
@@ -74,7 +76,7 @@ func start(t *testing.T) (connect func(...nats.Option) *nats.Conn) {
 // again. Calls of callers that are there stay, also of one that listens on nothing but its reply subject.
 func TestCallerGone(t *testing.T) {
 	connect := start(t)
-	inflight, release := holding(t, connect(), serve.Options{MaxInflight: 1000}, 100*time.Millisecond, 20*time.Millisecond)
+	inflight, release := holding(t, connect(), 1, serve.Options{MaxInflight: 1000}, 100*time.Millisecond, 20*time.Millisecond)
 	stays, exact := connect(), connect()
 	answers := make(chan string, 3)
 	go func() { // ends with its call
@@ -129,10 +131,30 @@ func TestCallerGone(t *testing.T) {
 	}
 }
 
+// TestCallerOfReplicasGone: the replicas of a bridge share a connection, on which the server reports an absent caller to one of
+// them only.
+func TestCallerOfReplicasGone(t *testing.T) {
+	connect := start(t)
+	inflight, _ := holding(t, connect(), 3, serve.Options{MaxInflight: 100}, 100*time.Millisecond, 20*time.Millisecond)
+	goes := connect()
+	prefix := goes.NewInbox()
+	if _, err := goes.SubscribeSync(prefix + ".*"); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 60 {
+		if err := goes.PublishMsg(held(fmt.Sprintf("%s.%d", prefix, n))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	natstest.Eventually(t, "all calls are in flight", func() bool { return inflight() == 60 })
+	goes.Close()
+	natstest.Eventually(t, "they have ended", func() bool { return inflight() == 0 })
+}
+
 // TestShareOfOneCaller gives no caller more than half of the calls that an extension takes, and gives the share back.
 func TestShareOfOneCaller(t *testing.T) {
 	connect := start(t)
-	inflight, release := holding(t, connect(), serve.Options{MaxInflight: 5}, time.Hour, time.Hour)
+	inflight, release := holding(t, connect(), 1, serve.Options{MaxInflight: 5}, time.Hour, time.Hour)
 	nc := connect()
 	answers, err := nc.SubscribeSync("_INBOX.>")
 	if err != nil {

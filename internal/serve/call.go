@@ -427,7 +427,7 @@ func headerText(s string) string {
 		}
 		return r
 	}, s)
-	return s[:min(len(s), 256)]
+	return strings.ToValidUTF8(s[:min(len(s), 256)], "")
 }
 
 // cancel ends a call that its caller does not wait for any longer.

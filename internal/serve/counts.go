@@ -10,7 +10,6 @@ import (
 // Counts are the counters of an instance, since it was created, over all its processes.
 type Counts struct {
 	Calls    uint64 // requests that arrived, including refused ones
-	Errors   uint64 // of these, answered with an error, of the mesh or of the extension
 	InFlight int64  // calls that are being handled
 	Restarts uint64 // processes after the first one
 
@@ -51,7 +50,7 @@ func (c *counters) refused(code rpc.Code) {
 // Counts returns what the instance has counted. The figures are read one after the other, while calls go on.
 func (s *Instance) Counts() Counts {
 	c := Counts{Restarts: s.machine.Status().Restarts()}
-	c.Calls, c.Errors, c.InFlight = s.calls.Load(), s.errors.Load(), s.inflight.Load()
+	c.Calls, c.InFlight = s.calls.Load(), s.inflight.Load()
 	c.ByKind = map[string]uint64{calls.Own: s.counters.own.Load(), calls.ToolError: s.counters.tool.Load()}
 	for i, code := range countedCodes {
 		c.ByKind[code.Kind()] = s.counters.failed[i].Load()

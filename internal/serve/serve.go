@@ -75,8 +75,9 @@ type subscriptions struct {
 // returns nil. Serve applies the events Serve, Ready and Denied; the owner applies End, Drain, Restart or Stop as soon as
 // ctx has ended, after which Ready and Denied are refused.
 //
-// When the time of a call is over, the context of its handler ends, and the handler has one more second. If it does not
-// return, its call is answered with CodeExited, and its result is dropped.
+// When the time of a call is over, the context of its handler ends. When DrainTimeout is over, the contexts of all handlers
+// end, and they have one more second. The call of one that does not return then is answered with CodeExited, and its result
+// is dropped.
 //
 // If NATS does not permit a subscription, the instance is failed instead of ready, with the subject in the reason, until it
 // is permitted after a reconnect or by a try within a minute. It is also failed if it cannot subscribe again after a move to

@@ -113,9 +113,10 @@ func (t *streams) acknowledged(m *nats.Msg, token string) {
 	c := t.tokens[token]
 	t.mu.Unlock()
 	switch {
-	case c == nil || m.Sub != c.s.acks: // one message reaches each replica on this connection: count it once
-	case m.Header.Get("Status") == "503":
+	case c == nil:
+	case m.Header.Get("Status") == "503": // it reaches one subscription on this connection, of any replica
 		c.cancel()
+	case m.Sub != c.s.acks: // an acknowledgement reaches each replica: count it once
 	default:
 		if f := c.flow.Load(); f != nil {
 			select {

@@ -30,7 +30,7 @@ func (l *ledger) next(p Policy, now time.Time, o outcome, jitter float64) step {
 	if o.ready && o.healthy >= p.ResetAfter {
 		l.streak, l.backoff, l.probation = 0, 0, false
 	}
-	l.slide(p.Window, now)
+	l.slide(p.RestartWindow, now)
 	if o.permanent || l.probation || len(l.restarts) >= p.MaxRestarts {
 		l.probation = l.probation || !o.permanent
 		return step{failed: true, delay: p.FailedRetry}
@@ -44,7 +44,7 @@ func (l *ledger) next(p Policy, now time.Time, o outcome, jitter float64) step {
 	return step{delay: l.backoff + time.Duration(jitter*float64(l.backoff)/2)}
 }
 
-// slide removes the restarts that have left the window, which is half-open: one exactly Window ago is out.
+// slide removes the restarts that have left the window, which is half-open: one exactly RestartWindow ago is out.
 func (l *ledger) slide(window time.Duration, now time.Time) {
 	n := 0
 	for n < len(l.restarts) && now.Sub(l.restarts[n]) >= window {

@@ -37,24 +37,24 @@ var ErrRestart = errors.New("restart requested")
 // Policy runs once and then enters the failed state. DefaultPolicy has the documented defaults (docs/protocol.md, "A child on
 // stdin and stdout").
 type Policy struct {
-	MaxRestarts int           // restarts within Window before failed: N restarts are N+1 runs
-	Window      time.Duration // the sliding window in which restarts are counted
-	BaseBackoff time.Duration // the first delay; it doubles with each restart in a row
-	MaxBackoff  time.Duration // the longest delay, before 0-50 % of jitter is added
-	ResetAfter  time.Duration // running this long after ready clears the backoff, though not the window
-	FailedRetry time.Duration // in the failed state, the interval of retries; 0: never
+	MaxRestarts   int           // restarts within RestartWindow before failed: N restarts are N+1 runs
+	RestartWindow time.Duration // the sliding window in which restarts are counted
+	FailedRetry   time.Duration // in the failed state, the interval of retries; 0: never
+	BaseBackoff   time.Duration // the first delay; it doubles with each restart in a row
+	MaxBackoff    time.Duration // the longest delay, before 0-50 % of jitter is added
+	ResetAfter    time.Duration // running this long after ready clears the backoff, though not the window
 }
 
 // DefaultPolicy returns 5 restarts in 5 minutes, a backoff from 1 s to 60 s that is cleared after 60 s in the ready
 // state, and a retry every 5 minutes in the failed state.
 func DefaultPolicy() Policy {
 	return Policy{
-		MaxRestarts: 5,
-		Window:      5 * time.Minute,
-		BaseBackoff: time.Second,
-		MaxBackoff:  time.Minute,
-		ResetAfter:  time.Minute,
-		FailedRetry: 5 * time.Minute,
+		MaxRestarts:   5,
+		RestartWindow: 5 * time.Minute,
+		BaseBackoff:   time.Second,
+		MaxBackoff:    time.Minute,
+		ResetAfter:    time.Minute,
+		FailedRetry:   5 * time.Minute,
 	}
 }
 

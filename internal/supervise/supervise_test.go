@@ -195,7 +195,7 @@ func TestRestartBetweenPhases(t *testing.T) {
 		runs := 0
 		var s *supervise.Supervisor
 		s = supervise.New(supervise.Options{
-			Policy: supervise.Policy{MaxRestarts: 1, Window: time.Hour, BaseBackoff: time.Hour, MaxBackoff: time.Hour},
+			Policy: supervise.Policy{MaxRestarts: 1, RestartWindow: time.Hour, BaseBackoff: time.Hour, MaxBackoff: time.Hour},
 			Run: func(ctx context.Context, _ func()) error {
 				if ctx.Err() != nil {
 					t.Error("a run started with a cancelled context")

@@ -15,7 +15,7 @@ type callError struct{ err error }
 func (e *callError) Error() string { return e.err.Error() }
 func (e *callError) Unwrap() error { return e.err }
 
-// ofCall marks a Client's error.
+// OfCall marks a Client's error.
 func OfCall(err error) error {
 	if _, ok := errors.AsType[*rpc.Error](err); ok {
 		return &callError{err}
@@ -23,7 +23,7 @@ func OfCall(err error) error {
 	return err
 }
 
-// ofHandler is a handler's error as its caller gets it. One that a Client returned to the handler becomes the
+// OfHandler is a handler's error as its caller gets it. One that a Client returned to the handler becomes the
 // extension's own, with all of its text. What the handler made itself stays, the mesh's kinds, too: a tool may refuse
 // arguments with rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, …).
 func OfHandler(ctx context.Context, err error) error {

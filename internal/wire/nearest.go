@@ -11,15 +11,6 @@ import (
 // maxNearest is the number of similar names that are returned for an unknown one.
 const maxNearest = 5
 
-// Nearest returns up to 5 registered names that are similar to one that Lookup does not find. It compares with every tool.
-func (n *Names) Nearest(name string) []string {
-	var out []string
-	for _, k := range NearestKeys(n.Keys(), name) {
-		out = append(out, n.Name(k))
-	}
-	return out
-}
-
 // Keys lists all tools, in no order.
 func (n *Names) Keys() []ToolKey {
 	out := make([]ToolKey, 0, n.Len())

@@ -38,7 +38,6 @@ type Handshake struct {
 	Hooks         []string     // sorted, each once
 	Protocol      string       // MCP's protocolVersion; "" for the native dialect
 	Server        *Server      // what an MCP server declared; nil for the native dialect
-	HasTools      bool         // the answer had a list of tools; without it, an MCP server is sent tools/list
 	Problems      []Diagnostic // tools and hooks that were left out, with the reasons, after the problems in the answer itself; at most 20
 }
 
@@ -75,7 +74,6 @@ func ParseHandshake(result json.RawMessage) (Handshake, error) {
 		if h.Tools, h.Problems, err = ParseTools(t); err != nil {
 			return Handshake{}, fmt.Errorf("the result of initialize: %w", err)
 		}
-		h.HasTools = true
 	}
 	h.Problems = append(ownProblems(r.Diagnostics), h.Problems...)
 	h.Problems = h.Problems[:min(len(h.Problems), maxProblems)]

@@ -26,7 +26,7 @@ func TestParseHandshake(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if h.ServerVersion != "1.2.3" || h.Protocol == "" || h.Server.Instructions != "be kind" || !h.HasTools || !slices.Equal(h.Hooks, []string{"a", "b"}) {
+	if h.ServerVersion != "1.2.3" || h.Protocol == "" || h.Server.Instructions != "be kind" || !slices.Equal(h.Hooks, []string{"a", "b"}) {
 		t.Errorf("%+v", h)
 	}
 	var got []string
@@ -56,24 +56,22 @@ func TestParseHandshake(t *testing.T) {
 
 func TestParseHandshakeDialects(t *testing.T) {
 	for _, c := range []struct {
-		result, version string
-		tools           bool
-		fault           string
+		result, version, fault string
 	}{
-		{`{"server_version":"1.0.0","tools":[],"hooks":[]}`, "1.0.0", true, ""},
-		{`{"protocolVersion":"2025-06-18","capabilities":{},"serverInfo":{"version":"2.0.0"}}`, "2.0.0", false, ""},
-		{`{}`, "", false, ""},
-		{`{"tools":null}`, "", false, ""},
-		{`[]`, "", false, "not an object"},
-		{``, "", false, "not an object"},
-		{`{"tools":{}}`, "", false, "list of tools"},
-		{`{"tools":[` + strings.Repeat(`{},`, MaxTools) + `{}]}`, "", false, "over the limit"},
+		{`{"server_version":"1.0.0","tools":[],"hooks":[]}`, "1.0.0", ""},
+		{`{"protocolVersion":"2025-06-18","capabilities":{},"serverInfo":{"version":"2.0.0"}}`, "2.0.0", ""},
+		{`{}`, "", ""},
+		{`{"tools":null}`, "", ""},
+		{`[]`, "", "not an object"},
+		{``, "", "not an object"},
+		{`{"tools":{}}`, "", "list of tools"},
+		{`{"tools":[` + strings.Repeat(`{},`, MaxTools) + `{}]}`, "", "over the limit"},
 	} {
 		h, err := ParseHandshake(json.RawMessage(c.result))
 		switch {
 		case c.fault != "" && (err == nil || !strings.Contains(err.Error(), c.fault)):
 			t.Errorf("%.60s: %v, want %q", c.result, err, c.fault)
-		case c.fault == "" && (err != nil || h.ServerVersion != c.version || h.HasTools != c.tools):
+		case c.fault == "" && (err != nil || h.ServerVersion != c.version):
 			t.Errorf("%.60s: %+v, %v", c.result, h, err)
 		}
 	}
@@ -144,12 +142,12 @@ func ExampleNames() {
 	for _, t := range n.Lookup("ext_google_gmail_send") {
 		fmt.Println(t.ToolKey, t.Name)
 	}
-	fmt.Println(n.Nearest("ext_wether_get"))
+	fmt.Println(NearestKeys(n.Keys(), "ext_wether_get"))
 	// Output:
 	// ext_weather_get
 	// google.gmail/send ext_google_gmail_send_e05434
 	// google_gmail/send ext_google_gmail_send_935ffe
-	// [ext_weather_get]
+	// [weather/get]
 }
 
 // FuzzParseHandshake: what is parsed stays within its bounds and can be written, read again and hashed.

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/plainjson"
 )
 
@@ -26,29 +28,18 @@ type Member struct {
 
 // MarshalJSON writes name, tool, description and input_schema, then Extra in order.
 func (t Tool) MarshalJSON() ([]byte, error) {
-	var b bytes.Buffer
-	b.WriteByte('{')
-	put := func(key string, v []byte) {
-		if b.Len() > 1 {
-			b.WriteByte(',')
-		}
-		b.Write(Quote(key))
-		b.WriteByte(':')
-		b.Write(v)
-	}
-	put("name", Quote(t.Name))
-	put("tool", Quote(t.Own))
-	put("description", Quote(t.Description))
+	b := append([]byte(`{"name":`), Quote(t.Name)...)
+	b = AppendMember(b, "tool", Quote(t.Own))
+	b = AppendMember(b, "description", Quote(t.Description))
 	schema := t.InputSchema
 	if len(schema) == 0 {
-		schema = json.RawMessage(`{"type":"object"}`)
+		schema = EmptySchema
 	}
-	put("input_schema", schema)
+	b = AppendMember(b, "input_schema", schema)
 	for _, m := range t.Extra {
-		put(m.Key, m.Value)
+		b = AppendMember(b, m.Key, m.Value)
 	}
-	b.WriteByte('}')
-	return b.Bytes(), nil
+	return append(b, '}'), nil
 }
 
 // AppendDescriptor appends the tool as its extension lists it: under its own name, {name, description,
@@ -56,75 +47,102 @@ func (t Tool) MarshalJSON() ([]byte, error) {
 func (t *Tool) AppendDescriptor(dst []byte) []byte {
 	dst = append(dst, `{"name":`...)
 	dst = append(dst, Quote(t.Own)...)
-	put := func(key string, value []byte) {
-		dst = append(dst, ',')
-		dst = append(dst, Quote(key)...)
-		dst = append(dst, ':')
-		dst = append(dst, value...)
-	}
 	if t.Description != "" {
-		put("description", Quote(t.Description))
+		dst = AppendMember(dst, "description", Quote(t.Description))
 	}
-	put("input_schema", t.InputSchema)
+	dst = AppendMember(dst, "input_schema", t.InputSchema)
 	for _, m := range t.Extra {
-		put(m.Key, m.Value)
+		dst = AppendMember(dst, m.Key, m.Value)
 	}
 	return append(dst, '}')
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote.
-func (t *Tool) UnmarshalJSON(data []byte) error {
-	members, err := Members(data)
-	if err != nil {
-		return fmt.Errorf("tool: %w", err)
-	}
-	*t = Tool{}
-	for _, m := range members {
-		var err error
-		switch m.Key {
-		case "name":
-			err = json.Unmarshal(m.Value, &t.Name)
-		case "tool":
-			err = json.Unmarshal(m.Value, &t.Own)
-		case "description":
-			err = json.Unmarshal(m.Value, &t.Description)
-		case "input_schema":
-			t.InputSchema = m.Value
-		default:
-			t.Extra = append(t.Extra, m)
-		}
-		if err != nil {
-			return fmt.Errorf("tool: member %q: %w", m.Key, err)
+// Member returns one of the descriptor's other members, such as annotations, or nil if there is none with this key. Of
+// several with the key, the last counts.
+func (t *Tool) Member(key string) json.RawMessage {
+	for _, m := range slices.Backward(t.Extra) {
+		if m.Key == key {
+			return m.Value
 		}
 	}
 	return nil
 }
 
-// Members splits a JSON object into its members, in order, values untouched.
-func Members(object []byte) ([]Member, error) {
-	dec := json.NewDecoder(bytes.NewReader(object))
-	open, err := dec.Token()
-	if err != nil {
-		return nil, err
-	}
-	if open != json.Delim('{') {
-		return nil, fmt.Errorf("want an object, have %v", open)
-	}
-	var out []Member
-	for dec.More() {
-		key, err := dec.Token()
+// UnmarshalJSON reads what MarshalJSON wrote.
+func (t *Tool) UnmarshalJSON(data []byte) (err error) {
+	*t, err = DecodeTool(bytes.Clone(data))
+	return err
+}
+
+// DecodeTool reads what MarshalJSON wrote. The schema and the other members share the memory of data.
+func DecodeTool(data []byte) (t Tool, err error) {
+	malformed := jsonrpc.Each(data, func(key, value []byte) bool {
+		name := key
+		if bytes.IndexByte(key, '\\') >= 0 {
+			name = []byte(keyOf(key))
+		}
+		switch string(name) {
+		case "name":
+			t.Name, err = decodeString(value, t.Name)
+		case "tool":
+			t.Own, err = decodeString(value, t.Own)
+		case "description":
+			t.Description, err = decodeString(value, t.Description)
+		case "input_schema":
+			t.InputSchema = value
+		default:
+			t.Extra = append(t.Extra, Member{keyOf(key), value})
+		}
 		if err != nil {
-			return nil, err
+			err = fmt.Errorf("tool: member %q: %w", key, err)
 		}
-		var v json.RawMessage
-		if err := dec.Decode(&v); err != nil {
-			return nil, err
-		}
-		out = append(out, Member{key.(string), v})
+		return err == nil
+	})
+	if malformed != nil {
+		err = fmt.Errorf("tool: %w", malformed)
 	}
-	_, err = dec.Token()
+	return t, err
+}
+
+// decodeString reads a JSON string; null leaves what there was.
+func decodeString(value []byte, was string) (string, error) {
+	if value[0] == '"' && bytes.IndexByte(value, '\\') < 0 && isASCII(value) {
+		return string(value[1 : len(value)-1]), nil
+	}
+	err := json.Unmarshal(value, &was)
+	return was, err
+}
+
+// isASCII: other strings may hold bytes that are not UTF-8, which json.Unmarshal replaces.
+func isASCII(b []byte) bool {
+	for _, c := range b {
+		if c >= 0x80 {
+			return false
+		}
+	}
+	return true
+}
+
+// keyOf reads a key without its quotes, as jsonrpc.Each passes it.
+func keyOf(key []byte) string {
+	s, _ := decodeString(slices.Concat([]byte{'"'}, key, []byte{'"'}), "") // Each has checked it
+	return s
+}
+
+// Members splits a JSON object into its members, in order, values untouched.
+func Members(object []byte) (out []Member, err error) {
+	err = jsonrpc.Each(object, func(key, value []byte) bool {
+		out = append(out, Member{keyOf(key), bytes.Clone(value)})
+		return true
+	})
 	return out, err
 }
 
-// quote is s as a JSON string.
+// AppendMember appends a comma and a member of an object.
+func AppendMember(dst []byte, key string, value []byte) []byte {
+	dst = plainjson.AppendString(append(dst, ','), key)
+	return append(append(dst, ':'), value...)
+}
+
+// Quote is s as a JSON string.
 func Quote(s string) []byte { return plainjson.AppendString(nil, s) }

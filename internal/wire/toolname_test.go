@@ -220,17 +220,17 @@ func TestNearest(t *testing.T) {
 	var n Names
 	n.Set("weather", []string{"get_forecast", "alerts"})
 	n.Set("mail", []string{"send"})
-	for asked, want := range map[string]string{
-		"send": "ext_mail_send", "ext_weather_get_forcast": "ext_weather_get_forecast",
-		"weather/get_forcast": "ext_weather_get_forecast", "forecast": "ext_weather_get_forecast",
-		"EXT_MAIL_SEND": "ext_mail_send", "nothing/like": "",
+	for asked, want := range map[string]ToolKey{
+		"send": {"mail", "send"}, "ext_weather_get_forcast": {"weather", "get_forecast"},
+		"weather/get_forcast": {"weather", "get_forecast"}, "forecast": {"weather", "get_forecast"},
+		"EXT_MAIL_SEND": {"mail", "send"}, "nothing/like": {},
 	} {
 		if len(n.Lookup(asked)) != 0 {
 			t.Errorf("Lookup(%s) found something", asked)
 		}
-		got := append(n.Nearest(asked), "")
+		got := append(NearestKeys(n.Keys(), asked), ToolKey{})
 		if got[0] != want {
-			t.Errorf("Nearest(%s) = %q, want %q", asked, got[0], want)
+			t.Errorf("NearestKeys(%s) = %v, want %v", asked, got[0], want)
 		}
 	}
 }

@@ -172,6 +172,9 @@ type Host struct {
 	StateSince time.Time       `json:"state_since,omitzero"`
 }
 
+// ReasonStopped is the reason of a lost bridge that had stopped all of its instances before.
+const ReasonStopped = "was stopped"
+
 // HostProblem is a manifest that failed or an extension that is gated, and why.
 type HostProblem struct {
 	ID      string `json:"id,omitempty"`

@@ -3,6 +3,7 @@ package mesh
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"reflect"
 	"testing"
 
@@ -21,14 +22,13 @@ func FuzzDecodeSpec(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		var want wire.Spec
-		wantErr := json.Unmarshal(data, &want)
+		want, wantErr := plainSpec(data)
 		got, err := decodeSpec(data)
 		if string(bytes.TrimSpace(data)) == "null" || hasOddKey(data) {
 			return // the one is stricter than the other
 		}
 		if (err == nil) != (wantErr == nil) {
-			t.Fatalf("%q: error %v, json.Unmarshal %v", data, err, wantErr)
+			t.Fatalf("%q: error %v, of encoding/json %v", data, err, wantErr)
 		}
 		if err != nil {
 			return
@@ -37,12 +37,58 @@ func FuzzDecodeSpec(f *testing.F) {
 			want.Tools, got.Tools = nil, nil
 		}
 		if !reflect.DeepEqual(*got, want) {
-			t.Errorf("%q:\n%+v\njson.Unmarshal:\n%+v", data, *got, want)
+			t.Errorf("%q:\n%+v\nencoding/json:\n%+v", data, *got, want)
 		}
 	})
 }
 
-// hasOddKey reports a top level member that json.Unmarshal takes for tools and decodeSpec does not, or that is
+// plainSpec decodes a Spec with encoding/json alone.
+func plainSpec(data []byte) (s wire.Spec, err error) {
+	var with struct {
+		wire.Spec
+		Tools []json.RawMessage `json:"tools"`
+	}
+	if err := json.Unmarshal(data, &with); err != nil {
+		return s, err
+	}
+	s = with.Spec
+	for _, text := range with.Tools {
+		t, err := plainTool(text)
+		if err != nil {
+			return s, err
+		}
+		s.Tools = append(s.Tools, t)
+	}
+	return s, nil
+}
+
+// plainTool decodes a Tool with encoding/json alone. A map would lose the order of its members.
+func plainTool(data []byte) (t wire.Tool, err error) {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	if open, _ := dec.Token(); open != json.Delim('{') {
+		return t, errors.New("not an object")
+	}
+	for err == nil && dec.More() {
+		key, _ := dec.Token()
+		var value json.RawMessage
+		_ = dec.Decode(&value)
+		switch key {
+		case "name":
+			err = json.Unmarshal(value, &t.Name)
+		case "tool":
+			err = json.Unmarshal(value, &t.Own)
+		case "description":
+			err = json.Unmarshal(value, &t.Description)
+		case "input_schema":
+			t.InputSchema = value
+		default:
+			t.Extra = append(t.Extra, wire.Member{Key: key.(string), Value: value})
+		}
+	}
+	return t, err
+}
+
+// hasOddKey reports a top level member that encoding/json takes for tools and decodeSpec does not, or that is
 // there twice.
 func hasOddKey(data []byte) bool {
 	members, err := wire.Members(data)

@@ -141,11 +141,20 @@ func (c *Client) callTool(ctx context.Context, target target, tool string, args 
 			return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "the arguments do not fit %s: %v", tool, err)
 		}
 	}
-	form := formOf(target.dialect)
-	if target.own == "list" || target.own == "call" { // tools/list and tools/call are methods of their own
-		form = callForm
+	own := target.own
+	if target.dialect != "mcp" && own != "list" && own != "call" { // tools/list and tools/call are methods of their own
+		return c.ask(ctx, target, "tools/"+own, args) // a native extension sends progress without a request
 	}
-	return c.ask(ctx, target, form.method(target.own), form.params(target.own, args, target.meta, target.progress != nil))
+	meta := target.meta
+	if target.progress != nil {
+		meta = wire.SetMember(meta, "progressToken", []byte("1"))
+	}
+	params := wire.AppendCallParams(make([]byte, 0, len(own)+len(args)+len(meta)+64), own, args)
+	if len(meta) > 0 {
+		params = append(params[:len(params)-1], `,"_meta":`...)
+		params = append(append(params, meta...), '}')
+	}
+	return c.ask(ctx, target, "tools/call", params)
 }
 
 // CallExt sends one request to an extension by its id, without resolving a name: tools/<name>, tools/list, initialize, ping,
@@ -160,10 +169,8 @@ func (c *Client) callMethod(ctx context.Context, call ToolCall) (json.RawMessage
 		return nil, err
 	}
 	t := target{id: id, subject: c.prefix.RPC(id), identity: identity{c.opt.Agent, c.opt.Session}}
-	if c.opt.Catalog != nil {
-		if e, ok := c.opt.Catalog.Get(id); ok {
-			t = c.targetOf(e)
-		}
+	if e, ok := c.shown.get(id); ok {
+		t = c.targetOf(e)
 	}
 	t.progress = call.Progress
 	t.identify(call.Agent, call.Session)
@@ -246,45 +253,6 @@ func (c *Client) find(tool string) (target, error) {
 	return at, nil
 }
 
-// toolForm is the form in which an extension takes calls of its tools.
-type toolForm int
-
-const (
-	shortForm toolForm = iota // tools/<name>, params = the arguments
-	callForm                  // tools/call {name, arguments}
-)
-
-func formOf(dialect string) toolForm {
-	if dialect == "mcp" {
-		return callForm
-	}
-	return shortForm
-}
-
-func (f toolForm) method(tool string) string {
-	if f == callForm {
-		return "tools/call"
-	}
-	return "tools/" + tool
-}
-
-// params returns the params of a call. Progress is requested where the form has a place for that; a native extension
-// sends it without a request.
-func (f toolForm) params(tool string, args, meta json.RawMessage, progress bool) json.RawMessage {
-	if f == shortForm {
-		return args
-	}
-	if progress {
-		meta = wire.SetMember(meta, "progressToken", []byte("1"))
-	}
-	p := wire.AppendCallParams(make([]byte, 0, len(tool)+len(args)+len(meta)+64), tool, args)
-	if len(meta) == 0 {
-		return p
-	}
-	p = append(p[:len(p)-1], `,"_meta":`...)
-	return append(append(p, meta...), '}')
-}
-
 // ask sends a request, and repeats it as long as next allows. This is the only loop that repeats calls.
 func (c *Client) ask(ctx context.Context, t target, method string, params json.RawMessage) (json.RawMessage, error) {
 	var r retries
@@ -348,10 +316,10 @@ func (c *Client) attempt(ctx context.Context, t *target, r *retries, deadline ti
 
 // choose returns the instance for the next request, "" if any instance may get it.
 func (c *Client) choose(t *target, r *retries, now time.Time) string {
-	if c.opt.Catalog == nil || t.instance != "" || r.anyInstance || c.denied.Load() {
+	if t.instance != "" || r.anyInstance || c.denied.Load() {
 		return ""
 	}
-	e, ok := c.opt.Catalog.Get(t.id)
+	e, ok := c.shown.get(t.id)
 	if !ok {
 		return ""
 	}

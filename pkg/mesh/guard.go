@@ -69,11 +69,9 @@ func (c *Client) reportBreaker(id string, s heartbeat.BreakerState) {
 // enter decides whether a call may be made now: by this client's own breaker, and by an open breaker in the catalog, if the
 // catalog is fresh.
 func (c *Client) enter(g *guard, now time.Time) (breaker.Token, *rpc.Error) {
-	if c.opt.Catalog != nil {
-		if e, ok := c.opt.Catalog.Get(g.id); ok {
-			if err := c.heed(g, e, now); err != nil {
-				return breaker.Token{}, err
-			}
+	if e, ok := c.shown.get(g.id); ok {
+		if err := c.heed(g, e, now); err != nil {
+			return breaker.Token{}, err
 		}
 	}
 	token, err := g.breaker.Acquire()

@@ -150,12 +150,19 @@ func (c *hooks) askHook(ctx context.Context, t target, hook string, event json.R
 	return r, nil
 }
 
-// maxOverride is the number of members that one override may have. Each is put into the event separately.
-const maxOverride = 1000
+// The limits of an override. Each of its members is put into the event separately.
+const (
+	maxOverride      = 1000 // members
+	maxOverrideBytes = 1 << 20
+)
 
 // merge puts an override's members into the event, at the top level.
 func (f *Fired) merge(id string, r HookResult) {
 	if len(r.Override) == 0 || string(r.Override) == "null" {
+		return
+	}
+	if len(r.Override) > maxOverrideBytes {
+		f.warn(id, "its override has %d bytes, over the limit of %d", len(r.Override), maxOverrideBytes)
 		return
 	}
 	members, err := wire.Members(r.Override)

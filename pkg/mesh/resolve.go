@@ -3,6 +3,7 @@ package mesh
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/extmesh/extmesh/internal/wire"
@@ -39,10 +40,10 @@ func (c *Catalog) Resolve(name string) (Extension, *Tool, error) {
 	if e, t, ok := c.Tool(name); ok {
 		return e, t, nil
 	}
-	// An extension without tools (gated, failed, not started yet) may have this one: its answer, or the reason why there is
-	// none, is better than an error that there is no such tool.
+	// An extension whose tools are not known (gated, failed, not started yet) may have this one: its answer, or the reason why
+	// there is none, is better than an error that there is no such tool.
 	if id, own, ok := strings.Cut(name, "/"); ok && own != "" {
-		if e, ok := c.Get(id); ok && len(e.Spec.Tools) == 0 {
+		if e, ok := c.Get(id); ok && toolsUnknown(e) {
 			return e, &Tool{Own: own, InputSchema: wire.EmptySchema}, nil
 		}
 	}
@@ -83,13 +84,20 @@ func (c *Catalog) nearest(name string) (out []string) {
 	return out
 }
 
-// withoutTools returns the extension without tools that a registered name may belong to: the one with the longest id, and of
+// toolsUnknown reports whether the catalog does not have the tools of e. A completed handshake has a hash, also of no tools,
+// as that of a container of MCP servers.
+func toolsUnknown(e Extension) bool {
+	return len(e.Spec.Tools) == 0 && (e.Spec.HandshakeHash == "" ||
+		slices.ContainsFunc(e.Spec.Diagnostics, func(d wire.Diagnostic) bool { return d.Code == "no_tools" })) // its server does not list them yet
+}
+
+// withoutTools returns the extension with unknown tools that a registered name may belong to: the one with the longest id, and of
 // ids that are equal in a name (a.b, a_b) the first. The local name is a guess, because registered names cannot be parsed.
 func (c *Catalog) withoutTools(name string) (best Extension, own string, ok bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	for id, e := range c.data.exts {
-		if len(e.Spec.Tools) > 0 || cmp.Or(cmp.Compare(len(best.ID), len(id)), cmp.Compare(id, best.ID)) > 0 {
+		if !toolsUnknown(e) || cmp.Or(cmp.Compare(len(best.ID), len(id)), cmp.Compare(id, best.ID)) > 0 {
 			continue
 		}
 		if rest, found := strings.CutPrefix(name, wire.ToolName(id, "")); found && rest != "" {

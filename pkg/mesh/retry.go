@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/breaker"
+	"github.com/extmesh/extmesh/internal/pause"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -206,16 +207,12 @@ func (t *target) repeatable() bool {
 	if t.tool == nil {
 		return false
 	}
-	for _, m := range t.tool.Extra {
-		var hints struct {
-			ReadOnly   bool `json:"readOnlyHint"`
-			Idempotent bool `json:"idempotentHint"`
-		}
-		if m.Key == "annotations" && json.Unmarshal(m.Value, &hints) == nil {
-			return hints.ReadOnly || hints.Idempotent
-		}
+	var hints struct {
+		ReadOnly   bool `json:"readOnlyHint"`
+		Idempotent bool `json:"idempotentHint"`
 	}
-	return false
+	err := json.Unmarshal(t.tool.Member("annotations"), &hints)
+	return err == nil && (hints.ReadOnly || hints.Idempotent)
 }
 
 // sleep waits for d. It returns false when ctx ends first, or immediately if it would.
@@ -223,12 +220,5 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	if at, ok := ctx.Deadline(); ok && time.Until(at) <= d {
 		return false
 	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return pause.For(ctx, d)
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 
-	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/plainjson"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -84,13 +83,18 @@ func AddTool[In, Out any](b *Toolbox, name, description string, f func(ctx conte
 }
 
 func decodeArguments[In any](args json.RawMessage, required []string) (in In, err error) {
-	args, err = withoutMeta(args)
-	if err != nil {
-		return in, err
+	if len(args) == 0 {
+		args = json.RawMessage("{}")
 	}
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(args, &members); err != nil {
 		return in, errors.New("its arguments are not an object")
+	}
+	if _, ok := members["_meta"]; ok { // it is the context of the call, not input of the tool; the request still has it
+		delete(members, "_meta")
+		if args, err = plainjson.Marshal(members); err != nil {
+			return in, err
+		}
 	}
 	var missing []string
 	for _, name := range required {
@@ -104,31 +108,6 @@ func decodeArguments[In any](args json.RawMessage, required []string) (in In, er
 	dec := json.NewDecoder(bytes.NewReader(args))
 	dec.DisallowUnknownFields()
 	return in, dec.Decode(&in)
-}
-
-// withoutMeta removes _meta from arguments: it is the context of the call, not input of the tool. The request still has it.
-func withoutMeta(args json.RawMessage) (json.RawMessage, error) {
-	if len(args) == 0 {
-		return json.RawMessage("{}"), nil
-	}
-	if _, ok := jsonrpc.Member(args, "_meta"); !ok {
-		return args, nil
-	}
-	members, err := wire.Members(args)
-	if err != nil {
-		return nil, err
-	}
-	out := []byte("{")
-	for _, m := range members {
-		if m.Key == "_meta" {
-			continue
-		}
-		if len(out) > 1 {
-			out = append(out, ',')
-		}
-		out = append(append(append(out, wire.Quote(m.Key)...), ':'), m.Value...)
-	}
-	return append(out, '}'), nil
 }
 
 func encode(v any) (json.RawMessage, error) {

@@ -8,7 +8,7 @@
 //
 // Schemas and arguments are untrusted: what cannot be compiled, or not be checked within the limits, is not checked. For
 // an ordinary schema, an object with typed members, the arguments are checked without decoding; the library checks
-// arguments that do not pass, and gives the reason. All drafts from 4 to 2020-12 are supported.
+// arguments that do not pass, and gives the reason. The drafts from 6 to 2020-12 are supported.
 package schema
 
 import (

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
 func TestSchemaCheck(t *testing.T) {
@@ -86,6 +88,30 @@ func TestPlainSchema(t *testing.T) {
 		}
 		if yes == 0 {
 			t.Errorf("%s: accepts nothing", schema)
+		}
+	}
+}
+
+// TestHugeNumbers: the library would compute with all the digits of 1e999999.
+func TestHugeNumbers(t *testing.T) {
+	for _, text := range []string{`{"minimum":1e999999}`, `{"enum":[1E-999999]}`, `{"const":1e99999999999999999999}`,
+		`{"minimum":1e9223372036854775807}`, `{"minimum":1e-9223372036854775808}`} {
+		if _, err := Compile(json.RawMessage(text)); err == nil {
+			t.Errorf("%s is compiled", text)
+		}
+	}
+	k := &checker{}
+	k.compile([]byte(`{"type":"object","properties":{"a":{"type":"array","items":{"type":"integer"}}}}`))
+	for args, checked := range map[string]bool{
+		`{"a":[1e400,12345678901234567890]}`:                                         true,
+		`{"a":[` + strings.TrimSuffix(strings.Repeat("1e999999,", 1000), ",") + `]}`: false,
+	} {
+		v, err := jsonschema.UnmarshalJSON(strings.NewReader(args))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cost := k.size.cost(v, len(args)); (cost <= maxCost) != checked {
+			t.Errorf("%.40s costs %v", args, cost)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"regexp/syntax"
@@ -15,6 +16,7 @@ const (
 	maxSubschemas  = 10_000 // after following $ref
 	maxPatterns    = 20_000 // instructions of all patterns together
 	maxCost        = 20e6
+	maxExponent    = 400 // of a number in a schema; the library computes with all its digits
 )
 
 // schemaSize determines the cost of checking against a schema.
@@ -32,7 +34,8 @@ func (s schemaSize) cost(instance any, bytes int) float64 {
 	return float64(s.subschemas)*float64(values)*visits + float64(s.patterns)*float64(bytes)
 }
 
-// extent counts the values in v, and its levels.
+// extent counts the values in v, and its levels. A number counts as one value for ten of its digits, because the library
+// computes with all of them: 1e999999 has a million.
 func extent(v any) (values, depth int) {
 	add := func(e any) {
 		n, d := extent(e)
@@ -48,8 +51,21 @@ func extent(v any) (values, depth int) {
 		for _, e := range v {
 			add(e)
 		}
+	case json.Number:
+		values = digits(v) / 10
 	}
 	return values + 1, depth + 1
+}
+
+// digits estimates how many digits n has without an exponent.
+func digits(n json.Number) int {
+	mantissa, exponent, _ := strings.Cut(strings.ToLower(string(n)), "e")
+	const most = 1 << 28 // so that sums do not overflow
+	shift, err := strconv.Atoi(exponent)
+	if exponent != "" && err != nil || shift > most || shift < -most {
+		shift = most
+	}
+	return len(mantissa) + max(shift, -shift)
 }
 
 // measureSchema determines the size of a schema. It fails if the cost cannot be limited: if a reference is not a pointer
@@ -74,7 +90,12 @@ func (m *measure) node(v any, depth int) error {
 		return fmt.Errorf("its schema is nested deeper than %d", maxSchemaDepth)
 	}
 	switch v := v.(type) {
+	case json.Number:
+		if digits(v) > maxExponent {
+			return fmt.Errorf("its schema has the number %.80s", v)
+		}
 	case []any:
+		m.size.subschemas += len(v) / 10 // of an enum, an argument is compared with every element
 		for _, e := range v {
 			if err := m.node(e, depth+1); err != nil {
 				return err

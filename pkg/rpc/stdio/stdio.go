@@ -18,6 +18,7 @@ import (
 	"io"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -25,7 +26,41 @@ import (
 // notification notifications/cancelled {requestId} ends the context of that request, and shutdown ends Serve, as the end
 // of r does. The handler receives all other notifications, one at a time; nothing else is read while it handles one.
 func Serve(ctx context.Context, r io.Reader, w io.Writer, h rpc.Handler) error {
-	return jsonrpc.Serve(ctx, r, w, h)
+	return jsonrpc.Serve(ctx, r, w, own(h))
+}
+
+// own returns h with its errors and its progress as its caller gets them: the error of a call that h made is not the error of
+// its own call, and progress has the token of the request, or is not sent if the request has none.
+func own(h rpc.Handler) rpc.Handler {
+	if h == nil {
+		return nil
+	}
+	return rpc.HandlerFunc(func(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
+		if notify := r.Notify; notify != nil {
+			r.Notify = func(method string, params json.RawMessage) error {
+				if _, has := jsonrpc.Member(params, "progressToken"); method == "notifications/progress" && !has {
+					token, ok := progressToken(r.Params)
+					if !ok {
+						return nil
+					}
+					params = wire.SetMember(params, "progressToken", token)
+				}
+				return notify(method, params)
+			}
+		}
+		result, err := h.Handle(ctx, r)
+		return result, wire.OfHandler(ctx, err)
+	})
+}
+
+// progressToken returns _meta.progressToken of a request's params.
+func progressToken(params json.RawMessage) (token json.RawMessage, ok bool) {
+	meta, ok := jsonrpc.Member(params, "_meta")
+	if !ok {
+		return nil, false
+	}
+	at, ok := jsonrpc.Member(meta.In(params), "progressToken")
+	return at.In(meta.In(params)), ok
 }
 
 // Conn sends requests over a stream and receives the answers, in any order. It is an [rpc.Caller]. It also answers
@@ -36,7 +71,7 @@ type Conn struct{ conn *jsonrpc.Conn }
 // receives its notifications. If h is nil, ping is answered with {} and everything else with rpc.CodeMethodNotFound. r
 // should have SetReadDeadline or Close, so that Run can end with its context.
 func NewConn(r io.Reader, w io.Writer, h rpc.Handler) *Conn {
-	return &Conn{jsonrpc.NewConn(r, w, jsonrpc.Options{Handler: h})}
+	return &Conn{jsonrpc.NewConn(r, w, jsonrpc.Options{Handler: own(h)})}
 }
 
 // Run reads until the stream ends (then it returns nil) or ctx does, and returns when everything has stopped that it
