@@ -35,7 +35,7 @@ took. The calls are real: choose a tool that can be called ten thousand times wi
 		Example: `  extctl bench ext_textkit_wordcount text='one two' --callers 64 --duration 5s
   extctl bench ext_hello_greet name=Ada --calls 100 --json`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: a.withStdin(func(cmd *cobra.Command, args []string) error {
 			switch {
 			case o.Callers < 1 || o.Callers > 10_000:
 				return usage("--callers %d: want 1 to 10000", o.Callers)
@@ -53,7 +53,7 @@ took. The calls are real: choose a tool that can be called ten thousand times wi
 					return runBench(ctx, s, c, args, o, warmUp)
 				})
 			})
-		},
+		}),
 		ValidArgsFunction: a.completeTools,
 	}
 	f := cmd.Flags()
@@ -78,15 +78,16 @@ func runBench(ctx context.Context, s *session, c *mesh.Catalog, args []string, o
 	if err != nil {
 		return err
 	}
-	raw, err := s.arguments(t.Name, args[1:], t.InputSchema)
+	tool := cmp.Or(t.Name, args[0]) // the tools of its extension may not be known
+	raw, err := s.arguments(tool, args[1:], t.InputSchema)
 	if err != nil {
 		return err
 	}
 	client := mesh.NewClient(s.nc, mesh.ClientOptions{Prefix: string(s.prefix), Catalog: c, Schemas: schema.Compile})
-	ctx, end := s.watchCall(ctx, c, t.Name)
+	ctx, end := s.watchCall(ctx, c, tool)
 	defer end()
 	call := func(ctx context.Context) error {
-		_, err := client.Call(ctx, t.Name, raw)
+		_, err := client.Call(ctx, tool, raw)
 		return err
 	}
 	if err := call(ctx); err != nil { // do not measure a call that always fails
@@ -109,9 +110,9 @@ func runBench(ctx context.Context, s *session, c *mesh.Catalog, args []string, o
 		delete(r.Errors, rpc.CodeCancelled.Kind())
 	}
 	if s.json {
-		err = s.printJSON(benchJSON(t.Name, o, r))
+		err = s.printJSON(benchJSON(tool, o, r))
 	} else {
-		err = printBench(s.stdout, t.Name, o, r)
+		err = printBench(s.stdout, tool, o, r)
 	}
 	switch {
 	case err != nil || ctx.Err() == nil:
@@ -139,28 +140,18 @@ func benchProgress(ctx context.Context, s *session, o load.Options) (stop func()
 	if s.json || !daemon.IsTerminal(s.stderr) {
 		return func() {}
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
 	began := time.Now()
-	go func() { // ends with stop, which waits
-		defer close(done)
-		tick := time.NewTicker(100 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				fmt.Fprint(s.stderr, "\r\x1b[K")
-				return
-			case <-tick.C:
-			}
-			share := min(1, float64(time.Since(began))/float64(o.For))
-			if o.Calls > 0 {
-				share = max(share, min(1, float64(o.Done.Load())/float64(o.Calls)))
-			}
-			fmt.Fprint(s.stderr, "\r\x1b[K"+benchLine(share, o.Done.Load(), terminal.Width(s.stderr)))
+	end := every(ctx, 100*time.Millisecond, func() {
+		share := min(1, float64(time.Since(began))/float64(o.For))
+		if o.Calls > 0 {
+			share = max(share, min(1, float64(o.Done.Load())/float64(o.Calls)))
 		}
-	}()
-	return func() { cancel(); <-done }
+		fmt.Fprint(s.stderr, "\r\x1b[K"+benchLine(share, o.Done.Load(), terminal.Width(s.stderr)))
+	})
+	return func() {
+		end()
+		fmt.Fprint(s.stderr, "\r\x1b[K")
+	}
 }
 
 // benchLine is the progress of a measurement, with a bar if the terminal is wide enough for one.

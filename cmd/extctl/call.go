@@ -66,24 +66,31 @@ func (a *app) withStdin(run func(*cobra.Command, []string) error) func(*cobra.Co
 		if len(args) != 2 || args[1] != "-" {
 			return run(cmd, args)
 		}
-		var text []byte
-		done := make(chan error, 1)
-		stdin := a.stdin
-		go func() { // ends with the input, or with the program
-			var err error
-			text, err = io.ReadAll(io.LimitReader(stdin, toolargs.MaxArguments+1))
-			done <- err
-		}()
-		select {
-		case err := <-done:
-			if err != nil {
-				return err
-			}
-		case <-cmd.Context().Done():
-			return cmd.Context().Err()
+		text, err := a.readStdin(cmd.Context(), toolargs.MaxArguments+1)
+		if err != nil {
+			return err
 		}
 		a.stdin = bytes.NewReader(text)
 		return run(cmd, args)
+	}
+}
+
+// readStdin reads standard input, at most limit bytes, until it ends or ctx does.
+func (a *app) readStdin(ctx context.Context, limit int64) ([]byte, error) {
+	type input struct {
+		text []byte
+		err  error
+	}
+	done := make(chan input, 1)
+	go func() { // ends with the input, or with the program
+		text, err := io.ReadAll(io.LimitReader(a.stdin, limit))
+		done <- input{text, err}
+	}()
+	select {
+	case in := <-done:
+		return in.text, in.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
 }
 
@@ -287,28 +294,17 @@ func (p *callProgress) show(ctx context.Context, a *app) (stop func()) {
 	if a.json || !daemon.IsTerminal(a.stderr) {
 		return func() {}
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	began := time.Now()
-	go func() { // ends with stop, which waits
-		defer close(done)
-		tick := time.NewTicker(progressAfter / 4)
-		defer tick.Stop()
-		drawn := false
-		for {
-			select {
-			case <-ctx.Done():
-				if drawn {
-					fmt.Fprint(a.stderr, "\r\x1b[K")
-				}
-				return
-			case <-tick.C:
-			}
-			if took := time.Since(began); took >= progressAfter {
-				fmt.Fprintf(a.stderr, "\r\x1b[K%s", p.line(took, terminal.Width(a.stderr)))
-				drawn = true
-			}
+	began, drawn := time.Now(), false
+	end := every(ctx, progressAfter/4, func() {
+		if took := time.Since(began); took >= progressAfter {
+			fmt.Fprintf(a.stderr, "\r\x1b[K%s", p.line(took, terminal.Width(a.stderr)))
+			drawn = true
 		}
-	}()
-	return func() { cancel(); <-done }
+	})
+	return func() {
+		end()
+		if drawn {
+			fmt.Fprint(a.stderr, "\r\x1b[K")
+		}
+	}
 }

@@ -174,6 +174,7 @@ func callsTable(a *app, all []callJSON, now time.Time) *terminal.Table {
 	for _, c := range all {
 		t.Add(clockTime(c.At, now), c.ID, toolOf(c.Record), durationText(time.Duration(c.TookUS)*time.Microsecond), c.Agent, c.CallID, errorOf(c.Record))
 	}
+	t.Limit = 80
 	return t
 }
 
@@ -188,7 +189,7 @@ func errorOf(r calls.Record) string {
 	case r.Outcome == calls.Own:
 		return fmt.Sprintf("the extension's own error %d", r.Code)
 	case r.Reason != "":
-		return r.Outcome + ": " + terminal.Short(r.Reason, 60)
+		return r.Outcome + ": " + r.Reason
 	}
 	return r.Outcome
 }

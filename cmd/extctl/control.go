@@ -6,11 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
@@ -45,6 +45,27 @@ func (f bridgeFlags) selects(i wire.InstanceState) bool {
 	return i.Bridge != "" && (f.bridge == "" || f.bridge == i.Bridge) && (f.instance == "" || f.instance == i.Instance)
 }
 
+// choose returns an extension and the bridges of its selected instances. The flags then have the whole name of the instance.
+func (f *bridgeFlags) choose(ctx context.Context, s *session, id string) (e mesh.Extension, bridges []string, err error) {
+	if _, e, err = s.extension(ctx, id); err != nil {
+		return e, nil, err
+	}
+	if err = f.resolve(ctx, s, e); err != nil {
+		return e, nil, err
+	}
+	bridges, err = f.bridgesOf(e)
+	return e, bridges, err
+}
+
+// params are the params of a control request for the selected instances of an extension, after choose.
+func (f bridgeFlags) params(id string) map[string]any {
+	params := map[string]any{"id": id}
+	if f.instance != "" {
+		params["instance"] = f.instance
+	}
+	return params
+}
+
 // bridgesOf lists the bridges that run instances of an extension, sorted.
 func (f bridgeFlags) bridgesOf(e mesh.Extension) ([]string, error) {
 	var out, others []string
@@ -75,35 +96,6 @@ type answer[T any] struct {
 	err    error
 }
 
-// operate sends a control request to all bridges that run an extension. limit is the time limit of each request; 0 means
-// that of ctx.
-func operate[T any](ctx context.Context, s *session, f bridgeFlags, method, id string, lines int, limit time.Duration) ([]answer[T], failures, error) {
-	_, e, err := s.extension(ctx, id)
-	if err != nil {
-		return nil, nil, err
-	}
-	if f, err = f.resolve(ctx, s, e); err != nil {
-		return nil, nil, err
-	}
-	bridges, err := f.bridgesOf(e)
-	if err != nil {
-		return nil, nil, err
-	}
-	params := map[string]any{"id": id}
-	if f.instance != "" {
-		params["instance"] = f.instance
-	}
-	if lines > 0 {
-		params["lines"] = lines
-	}
-	if limit > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, limit)
-		defer cancel()
-	}
-	return askBridges[T](ctx, s, bridges, method, params)
-}
-
 // askBridges sends a control request to bridges, in parallel, so that one that hangs does not delay the others. The results
 // are in the order of the bridges. If every bridge fails, askBridges returns an error.
 func askBridges[T any](ctx context.Context, s *session, bridges []string, method string, params any) ([]answer[T], failures, error) {
@@ -114,15 +106,14 @@ func askBridges[T any](ctx context.Context, s *session, bridges []string, method
 	}
 	wg.Wait()
 	var failed failures
-	var errs []error
 	for _, a := range answers {
 		if a.err != nil {
-			failed, errs = append(failed, s.failureOf(a.Bridge, a.err)), append(errs, a.err)
+			failed = append(failed, s.failureOf(a.Bridge, a.err))
 		}
 	}
 	answers = slices.DeleteFunc(answers, func(a answer[T]) bool { return a.err != nil })
 	if len(answers) == 0 {
-		return nil, nil, s.allFailed(bridges, errs)
+		return nil, nil, s.allFailed(failed)
 	}
 	return answers, failed, nil
 }
@@ -194,6 +185,23 @@ func printOperated(s *session, answers []answer[operated], failed failures, done
 	return failed.report(s.app)
 }
 
+// operatedOn groups instances by their bridges, in the form of the bridges' results.
+func operatedOn(spots []spot) []controlJSON {
+	byBridge := map[string][]string{}
+	for _, p := range spots {
+		byBridge[p.bridge] = append(byBridge[p.bridge], p.instance)
+	}
+	out := []controlJSON{}
+	for _, b := range slices.Sorted(maps.Keys(byBridge)) {
+		result, err := json.Marshal(operated{byBridge[b]})
+		if err != nil { // strings can always be encoded
+			panic(err)
+		}
+		out = append(out, controlJSON{b, result})
+	}
+	return out
+}
+
 // controls are the replies as they are.
 func controls[T any](answers []answer[T]) []controlJSON {
 	out := []controlJSON{}
@@ -213,22 +221,22 @@ func printBridges(s *session, bridges []controlJSON, failed failures) error {
 }
 
 // allFailed is the error if the request to every bridge failed. Forty bridges that fail for the same reason are one line.
-func (s *session) allFailed(bridges []string, errs []error) error {
+func (s *session) allFailed(failed failures) error {
 	type group struct {
 		err     error // of the first bridge
 		bridges []string
 	}
 	var order []string
 	groups := map[string]*group{}
-	for n, err := range errs {
-		reason := strings.ReplaceAll(err.Error(), bridges[n], "BRIDGE")
-		if errors.Is(err, nats.ErrPermissionViolation) {
+	for _, f := range failed {
+		reason := strings.ReplaceAll(f.err.Error(), f.Bridge, "BRIDGE")
+		if errors.Is(f.err, nats.ErrPermissionViolation) {
 			reason = "denied"
 		}
 		if groups[reason] == nil {
-			groups[reason], order = &group{err: err}, append(order, reason)
+			groups[reason], order = &group{err: f.err}, append(order, reason)
 		}
-		groups[reason].bridges = append(groups[reason].bridges, bridges[n])
+		groups[reason].bridges = append(groups[reason].bridges, f.Bridge)
 	}
 	var out []error
 	for _, reason := range order {
@@ -238,7 +246,7 @@ func (s *session) allFailed(bridges []string, errs []error) error {
 			out = append(out, g.err)
 		case reason == "denied":
 			text := fmt.Sprintf("all %d bridges: NATS does not allow this user to send requests to bridges (%s)", n, s.prefix.Control("*"))
-			if n < len(bridges) {
+			if n < len(failed) {
 				text = strings.Replace(text, "all ", "", 1)
 			}
 			out = append(out, &reworded{text, g.err})
@@ -309,14 +317,14 @@ func stateOf(ctx context.Context, s *session, p spot) (spot, error) {
 
 // resolve replaces the instance that the user named by its whole name. The names of the instances of one process begin with
 // the same characters.
-func (f bridgeFlags) resolve(ctx context.Context, s *session, e mesh.Extension) (bridgeFlags, error) {
+func (f *bridgeFlags) resolve(ctx context.Context, s *session, e mesh.Extension) error {
 	if f.instance == "" {
-		return f, nil
+		return nil
 	}
 	var found []wire.InstanceState
 	for _, i := range e.State.Instances {
 		if i.Instance == f.instance {
-			return f, nil
+			return nil
 		}
 		if (f.bridge == "" || f.bridge == i.Bridge) && (strings.HasPrefix(i.Instance, f.instance) || strings.HasSuffix(i.Instance, f.instance)) {
 			found = append(found, i)
@@ -326,28 +334,28 @@ func (f bridgeFlags) resolve(ctx context.Context, s *session, e mesh.Extension) 
 	case len(found) == 1:
 		f.instance = found[0].Instance
 	case len(found) > 1:
-		return f, fail(exitAmbiguous, "%d instances of %s have a name that begins or ends with %s; give its bridge and number, such as %s/1",
+		return fail(exitAmbiguous, "%d instances of %s have a name that begins or ends with %s; give its bridge and number, such as %s/1",
 			len(found), e.ID, f.instance, found[0].Bridge)
 	case strings.Contains(f.instance, "/"):
 		return f.resolveNumber(ctx, s, e)
 	}
-	return f, nil // bridgesOf reports that there is no such instance
+	return nil // bridgesOf reports that there is no such instance
 }
 
 // resolveNumber resolves bridge/N.
-func (f bridgeFlags) resolveNumber(ctx context.Context, s *session, e mesh.Extension) (bridgeFlags, error) {
+func (f *bridgeFlags) resolveNumber(ctx context.Context, s *session, e mesh.Extension) error {
 	name, number, _ := strings.Cut(f.instance, "/")
 	if n, err := strconv.Atoi(number); err != nil || n < 1 {
-		return f, usage("--instance %q: want BRIDGE/N with a number from 1, or a part of the instance's name", f.instance)
+		return usage("--instance %q: want BRIDGE/N with a number from 1, or a part of the instance's name", f.instance)
 	}
 	on := bridgeFlags{bridge: name}
 	bridges, err := on.bridgesOf(e)
 	if err != nil || f.bridge != "" && f.bridge != name {
-		return f, errors.Join(err, fail(exitNotFound, "bridge %s runs no instance of %s", name, e.ID))
+		return errors.Join(err, fail(exitNotFound, "bridge %s runs no instance of %s", name, e.ID))
 	}
 	spots, _, err := spotsOn(ctx, s, bridges, e.ID)
 	if err != nil {
-		return f, err
+		return err
 	}
 	have := 0
 	for _, p := range spots {
@@ -356,8 +364,8 @@ func (f bridgeFlags) resolveNumber(ctx context.Context, s *session, e mesh.Exten
 		}
 		if have = p.number; p.name() == f.instance {
 			f.instance = p.instance
-			return f, nil
+			return nil
 		}
 	}
-	return f, fail(exitNotFound, "bridge %s runs %s of %s, so there is no %s", name, words.Plural(have, "instance"), e.ID, fmt.Sprintf("%q", f.instance))
+	return fail(exitNotFound, "bridge %s runs %s of %s, so there is no %s", name, words.Plural(have, "instance"), e.ID, fmt.Sprintf("%q", f.instance))
 }

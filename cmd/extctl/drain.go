@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -59,35 +58,55 @@ func (o *drainOptions) addTo(cmd *cobra.Command) {
 
 // subject checks the arguments: either an id, or --host.
 func (o *drainOptions) subject(cmd *cobra.Command, args []string) (id string, err error) {
-	f := fail(exitUsage, "want an extension, or a host: %s ID, or %s --host NAME", cmd.CommandPath(), cmd.CommandPath())
-	f.hint = "for example: " + exampleOf(cmd)
 	switch {
 	case o.host == "" && len(args) == 0:
-		return "", f
+		return "", fail(exitUsage, "want an extension, or a host: %s ID, or %s --host NAME", cmd.CommandPath(), cmd.CommandPath()).
+			with("for example: "+exampleOf(cmd), nil)
 	case o.host == "":
 		return args[0], nil
 	case len(args) > 0 || o.bridge != "" || o.instance != "":
-		f.err = fmt.Errorf("--host is everything on a host; it does not go with an extension, --bridge or --instance")
-		f.hint = fmt.Sprintf("for one extension there: %s ID --bridge %s", cmd.CommandPath(), o.host)
-		return "", f
+		return "", fail(exitUsage, "--host is everything on a host; it does not go with an extension, --bridge or --instance").
+			with(fmt.Sprintf("for one extension there: %s ID --bridge %s", cmd.CommandPath(), o.host), nil)
 	}
 	return "", nil
 }
 
-// bridgesOfHost are the bridges that are named so, or run on the host that is named so.
-func bridgesOfHost(c *mesh.Catalog, name string) ([]string, error) {
-	var found, known []string
+// targets are the bridges to ask: those of the extension's selected instances, or those of the host if id is empty.
+func (o *drainOptions) targets(ctx context.Context, s *session, id string) ([]string, error) {
+	if id != "" {
+		_, bridges, err := o.choose(ctx, s, id)
+		return bridges, err
+	}
+	c, err := s.catalog(ctx, wire.KindHost)
+	if err != nil {
+		return nil, err
+	}
+	return s.bridgesOfHost(c, o.host)
+}
+
+// bridgesOfHost are the bridges that are named so, or run on the host that is named so: those that answer, if there are any.
+func (s *session) bridgesOfHost(c *mesh.Catalog, name string) ([]string, error) {
+	var found, lost, known []string
 	for _, h := range c.Hosts() {
-		if h.Bridge == name || h.Host == name {
+		switch {
+		case h.Bridge != name && h.Host != name:
+		case h.State == heartbeat.Lost:
+			lost = append(lost, h.Bridge)
+		default:
 			found = append(found, h.Bridge)
 		}
 		known = append(known, h.Bridge, h.Host)
 	}
-	if len(found) > 0 {
+	switch {
+	case len(found) > 0:
+		for _, name := range lost {
+			s.note("%s is lost; nothing runs there", terminal.Clean(name))
+		}
 		return found, nil
+	case len(lost) > 0:
+		return lost, nil
 	}
-	f := fail(exitNotFound, "no bridge and no host is named %q", name)
-	f.hint = "extctl hosts lists them"
+	f := fail(exitNotFound, "no bridge and no host is named %q", name).with("extctl hosts lists them", nil)
 	slices.Sort(known)
 	f.suggest(name, slices.Compact(known))
 	return nil, f
@@ -95,39 +114,20 @@ func bridgesOfHost(c *mesh.Catalog, name string) ([]string, error) {
 
 // drain drains an extension, or a host if id is empty.
 func drain(ctx context.Context, s *session, o drainOptions, id string) error {
-	drains := func(i wire.InstanceState) bool { return o.selects(i) }
-	var bridges []string
+	bridges, err := o.targets(ctx, s, id)
+	if err != nil {
+		return err
+	}
+	drains, params := o.selects, o.params(id)
 	if id == "" {
-		c, err := s.catalog(ctx, wire.KindHost)
-		if err != nil {
-			return err
-		}
-		if bridges, err = bridgesOfHost(c, o.host); err != nil {
-			return err
-		}
-		drains = func(i wire.InstanceState) bool { return slices.Contains(bridges, i.Bridge) }
-	} else {
-		_, e, err := s.extension(ctx, id)
-		if err != nil {
-			return err
-		}
-		if o.bridgeFlags, err = o.resolve(ctx, s, e); err != nil {
-			return err
-		}
+		drains, params = func(i wire.InstanceState) bool { return slices.Contains(bridges, i.Bridge) }, map[string]any{}
 	}
 	if !o.yes {
 		if err := checkDrain(ctx, s, o, id, drains); err != nil {
 			return err
 		}
 	}
-	var answers []answer[operated]
-	var failed failures
-	var err error
-	if id == "" {
-		answers, failed, err = askBridges[operated](ctx, s, bridges, "drain", struct{}{})
-	} else {
-		answers, failed, err = operate[operated](ctx, s, o.bridgeFlags, "drain", id, 0, 0)
-	}
+	answers, failed, err := askBridges[operated](ctx, s, bridges, "drain", params)
 	if err != nil {
 		return err
 	}
@@ -149,10 +149,8 @@ func checkDrain(ctx context.Context, s *session, o drainOptions, id string, drai
 	if len(without) == 0 {
 		return nil
 	}
-	f := fail(exitNeedsYes, "no other instance of %s is ready: calls would fail until extctl undrain %s", words.Some(without, 5), o.words(id))
-	f.hint = "to do it anyway: extctl drain " + o.words(id) + " --yes"
-	f.data = map[string]any{"extensions": without}
-	return f
+	return fail(exitNeedsYes, "no other instance of %s is ready: calls would fail until extctl undrain %s", words.Some(without, 5), o.words(id)).
+		with("to do it anyway: extctl drain "+o.words(id)+" --yes", map[string]any{"extensions": without})
 }
 
 // words are the arguments of the command, for hints.
@@ -210,7 +208,7 @@ they are ready (default timeout: 90 s). They start with new processes. Instances
 
 // undrain restarts the drained instances of an extension, or of a host if id is empty.
 func undrain(ctx context.Context, s *session, o drainOptions, id string) error {
-	bridges, o, err := drainedBridges(ctx, s, o, id)
+	bridges, err := o.targets(ctx, s, id)
 	if err != nil {
 		return err
 	}
@@ -232,45 +230,17 @@ func undrain(ctx context.Context, s *session, o drainOptions, id string) error {
 			return a.err
 		}
 	}
-	results := []controlJSON{}
 	for _, p := range spots {
 		if err := awaitReady(ctx, s, p, instanceTimeout); err != nil {
-			f := fail(exitCode(err), "%s on %s did not come back: %w", p.id, p.name(), err)
-			f.hint = "extctl logs " + p.id + " --bridge " + p.bridge + " shows its output"
-			return f
+			return fail(exitCode(err), "%s on %s did not come back: %w", p.id, p.name(), err).
+				with("extctl logs "+p.id+" --bridge "+p.bridge+" shows its output", nil)
 		}
 		if !s.json {
 			fmt.Fprintf(s.stdout, "%s: %s is ready after %s\n", terminal.Clean(p.name()), terminal.Clean(p.id), time.Since(began).Round(100*time.Millisecond))
 		}
-		result, err := json.Marshal(operated{[]string{p.instance}})
-		if err != nil {
-			return err
-		}
-		results = append(results, controlJSON{p.bridge, result})
 	}
 	if s.json {
-		return printBridges(s, results, failed)
+		return printBridges(s, operatedOn(spots), failed)
 	}
 	return failed.report(s.app)
-}
-
-// drainedBridges are the bridges that undrain asks. The options have the whole name of the instance.
-func drainedBridges(ctx context.Context, s *session, o drainOptions, id string) ([]string, drainOptions, error) {
-	if id == "" {
-		c, err := s.catalog(ctx, wire.KindHost)
-		if err != nil {
-			return nil, o, err
-		}
-		bridges, err := bridgesOfHost(c, o.host)
-		return bridges, o, err
-	}
-	_, e, err := s.extension(ctx, id)
-	if err != nil {
-		return nil, o, err
-	}
-	if o.bridgeFlags, err = o.resolve(ctx, s, e); err != nil {
-		return nil, o, err
-	}
-	bridges, err := o.bridgesOf(e)
-	return bridges, o, err
 }

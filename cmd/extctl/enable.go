@@ -10,15 +10,6 @@ import (
 	"github.com/extmesh/extmesh/internal/config"
 )
 
-// enableJSON is the output of enable and disable.
-type enableJSON struct {
-	header
-	ID      string `json:"id"`
-	Enabled bool   `json:"enabled"`
-	Changed bool   `json:"changed"` // false if it already was
-	Config  string `json:"config"`
-}
-
 func enableCmd(a *app) *cobra.Command {
 	return switchCmd(a, true, "enable ID", "Enable an extension of this host",
 		`Remove ID from extensions.disabled and, if there is an allowlist, add it to that.
@@ -70,7 +61,7 @@ func setEnabled(ctx context.Context, a *app, f hostFlags, id string, on bool) er
 		return err
 	}
 	if a.json {
-		return a.printJSON(enableJSON{ID: id, Enabled: on, Changed: changed, Config: h.path})
+		return a.printObject(member{"id", id}, member{"enabled", on}, member{"changed", changed}, member{"config", h.path})
 	}
 	what := map[bool]string{true: "enabled", false: "disabled"}[on]
 	if !changed {

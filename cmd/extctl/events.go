@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -115,7 +116,7 @@ func (s eventsCommand) run(ctx context.Context) error {
 			events.Answer
 		}{Answer: a})
 	}
-	t := eventsTable(s.app, a.Events, time.Now())
+	t := eventsTable(s.app, a.Events, time.Now(), s.reasonLimit())
 	if !s.json {
 		s.note("extctl: %s", recorded(a))
 		err = printTable(s.app, t, s.flags.format, "NAME")
@@ -218,7 +219,7 @@ func (s eventsCommand) print(all []events.Event) error {
 			}
 			continue
 		}
-		row := eventRow(e, time.Now())
+		row := eventRow(e, time.Now(), s.reasonLimit())
 		if _, err := fmt.Fprintf(s.stdout, "%s  %-8s  %-16s  %-10s  %s  %s\n", row[0], row[1], terminal.Clean(row[2]), terminal.Clean(row[3]), terminal.Clean(row[4]), terminal.Clean(row[5])); err != nil {
 			return err
 		}
@@ -226,17 +227,25 @@ func (s eventsCommand) print(all []events.Event) error {
 	return nil
 }
 
-func eventsTable(a *app, all []events.Event, now time.Time) *terminal.Table {
+// reasonLimit is how many characters of a reason are printed.
+func (s eventsCommand) reasonLimit() int {
+	if s.flags.format == formatWide {
+		return math.MaxInt
+	}
+	return 100
+}
+
+func eventsTable(a *app, all []events.Event, now time.Time, limit int) *terminal.Table {
 	t := a.newTable("TIME", "KIND", "NAME", "BRIDGE", "CHANGE", "REASON")
 	for _, e := range all {
-		t.Add(eventRow(e, now)...)
+		t.Add(eventRow(e, now, limit)...)
 	}
 	return t
 }
 
-// eventRow is an event in the columns of a table.
-func eventRow(e events.Event, now time.Time) []string {
-	name, reason := e.ID, terminal.Short(e.Reason, 100)
+// eventRow is an event in the columns of a table, with at most limit characters of its reason.
+func eventRow(e events.Event, now time.Time, limit int) []string {
+	name, reason := e.ID, terminal.Short(e.Reason, limit)
 	switch e.Kind {
 	case events.Host:
 		name = e.Bridge

@@ -63,6 +63,12 @@ func fail(code int, format string, args ...any) *failure {
 	return &failure{code: code, err: fmt.Errorf(format, args...)}
 }
 
+// with sets the hint and the data, which may be nil, and returns the failure.
+func (f *failure) with(hint string, data any) *failure {
+	f.hint, f.data = hint, data
+	return f
+}
+
 // suggest sets the hint to the known words that are similar to a word, and reports whether there is one.
 func (f *failure) suggest(word string, known []string) bool {
 	near := nearest.Words(word, known)

@@ -21,6 +21,9 @@ func forgetCmd(a *app) *cobra.Command {
 		Short: "Remove a lost extension from the catalog now, instead of after the registry's --forget-after",
 		Args:  cobra.ExactArgs(1),
 		RunE: a.onMesh(requestTimeout, func(ctx context.Context, s *session, args []string) error {
+			if err := checkID(args[0]); err != nil {
+				return err
+			}
 			if _, err := s.oneExtension(ctx, args[0]); err != nil { // following waits for a registry
 				return err
 			}
@@ -61,18 +64,14 @@ func forget(ctx context.Context, s *session, c *mesh.Catalog, id string) error {
 		return by
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		f := fail(exitTimeout, "%s is still in the catalog", id)
-		f.hint = "is a registry running (extctl show registry)? Does a bridge still have its manifest (extctl hosts)?"
-		return f
+		return fail(exitTimeout, "%s is still in the catalog", id).
+			with("is a registry running (extctl show registry)? Does a bridge still have its manifest (extctl hosts)?", nil)
 	}
 	if err != nil {
 		return err
 	}
 	if s.json {
-		return s.printJSON(struct {
-			header
-			Forgotten string `json:"forgotten"`
-		}{Forgotten: id})
+		return s.printObject(member{"forgotten", id})
 	}
 	return nil
 }
@@ -84,9 +83,8 @@ func checkGone(e mesh.Extension) error {
 			continue
 		}
 		where := cmp.Or(i.Bridge, i.Host, "an unknown host")
-		f := fail(exitOther, "%s is still running: its instance at %s is %s", e.ID, terminal.Clean(where), i.State)
-		f.hint = "stop it first: extctl disable " + e.ID + " on its host, or stop its service or its bridge"
-		return f
+		return fail(exitOther, "%s is still running: its instance at %s is %s", e.ID, terminal.Clean(where), i.State).
+			with("stop it first: extctl disable "+e.ID+" on its host, or stop its service or its bridge", nil)
 	}
 	return nil
 }

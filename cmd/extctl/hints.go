@@ -166,12 +166,10 @@ func (s *session) explainInbox(t daemon.Target) error {
 	f := fail(exitDenied, "NATS does not allow %s to receive replies on %s.>: %w", who, t.InboxPrefix(), nats.ErrPermissionViolation)
 	f.err = &reworded{fmt.Sprintf("NATS does not allow %s to receive replies on %s.>", who, t.InboxPrefix()), f.err}
 	if prefix := s.allowedInbox(users); prefix != "" {
-		f.hint = "this server gives each user reply subjects of its own: add --inbox-prefix " + terminal.ShellWord(prefix) + ", or set inbox_prefix in the context of the nats command"
-		f.data = map[string]any{"inbox_prefix": prefix}
-		return f
+		return f.with("this server gives each user reply subjects of its own: add --inbox-prefix "+terminal.ShellWord(prefix)+", or set inbox_prefix in the context of the nats command",
+			map[string]any{"inbox_prefix": prefix})
 	}
-	f.hint = "this server gives each user reply subjects of its own: pass the prefix of this user's with --inbox-prefix; the server's configuration has it, often as _INBOX.USER"
-	return f
+	return f.with("this server gives each user reply subjects of its own: pass the prefix of this user's with --inbox-prefix; the server's configuration has it, often as _INBOX.USER", nil)
 }
 
 // inboxProbe is the time limit of the search for the inbox prefix that the server allows.

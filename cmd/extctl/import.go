@@ -2,8 +2,9 @@ package main
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
-	"io"
 	"path/filepath"
 	"strings"
 
@@ -35,11 +36,11 @@ import; files that were not changed since are restored byte for byte.
 CLIENT is one of ` + strings.Join(clients.Names(), ", ") + ".",
 		Example: "  extctl import cursor --dry-run\n  extctl import all --replace\n  extctl import .vscode/mcp.json\n  extctl import --undo",
 		Args:    cobra.ArbitraryArgs,
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.undo {
 				return undoImport(a, args)
 			}
-			return importServers(a, o, args)
+			return importServers(cmd.Context(), a, o, args)
 		},
 		ValidArgs: append(clients.Names(), "all"),
 	}
@@ -61,7 +62,7 @@ type importJSON struct {
 	DryRun   bool               `json:"dry_run"`
 }
 
-func importServers(a *app, o importOptions, args []string) error {
+func importServers(ctx context.Context, a *app, o importOptions, args []string) error {
 	if len(args) == 0 {
 		return usage("want a file, a client, all or -; extctl mcp clients lists the clients of this machine")
 	}
@@ -77,7 +78,7 @@ func importServers(a *app, o importOptions, args []string) error {
 	if err != nil {
 		return err
 	}
-	sources, err := importSources(a, e, args)
+	sources, err := importSources(ctx, a, e, args)
 	if err != nil {
 		return err
 	}
@@ -104,7 +105,9 @@ func importServers(a *app, o importOptions, args []string) error {
 	if !o.dryRun {
 		if err := plan.Apply(); err != nil {
 			f := fail(exitConfigWrite, "%w", err)
-			f.hint = "extctl import --undo undoes what was done"
+			if !errors.Is(err, clients.ErrNotBegun) {
+				f.hint = "extctl import --undo undoes what was done"
+			}
 			return f
 		}
 	}
@@ -116,12 +119,12 @@ func importServers(a *app, o importOptions, args []string) error {
 }
 
 // importSources returns the sources that the arguments name.
-func importSources(a *app, e clients.Env, args []string) (sources []clients.Source, err error) {
+func importSources(ctx context.Context, a *app, e clients.Env, args []string) (sources []clients.Source, err error) {
 	for _, arg := range args {
 		c, isClient := clients.Find(arg)
 		switch {
 		case arg == "-":
-			text, err := io.ReadAll(io.LimitReader(a.stdin, 1<<20))
+			text, err := a.readStdin(ctx, 1<<20)
 			if err != nil {
 				return nil, err
 			}
@@ -197,14 +200,14 @@ func undoImport(a *app, args []string) error {
 		return fail(exitNotFound, "%w", incomplete)
 	}
 	if a.json {
-		err := a.printJSON(struct {
-			header
-			Undone []clients.Undone `json:"undone"`
-		}{Undone: done})
+		err := a.printObject(member{"undone", list(done)})
 		if err == nil && incomplete != nil {
 			err = silentError(exitOther) // the reasons are printed
 		}
 		return err
+	}
+	if len(done) == 0 {
+		a.note("extctl: the last import had changed nothing")
 	}
 	for _, u := range done {
 		text := fmt.Sprintf("%s: %s", e.Short(u.Path), u.Action)

@@ -127,9 +127,8 @@ func (in *installation) open(ctx context.Context, path string) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case report.InvalidCount > 0:
-		f := fail(exitUsage, "the manifest in %s is not valid: it has %s", path, words.Plural(count(report.Diagnostics, manifest.Error), "error"))
-		f.hint, f.data = "nothing was installed", map[string]any{"diagnostics": report.Diagnostics}
-		return f
+		return fail(exitUsage, "the manifest in %s is not valid: it has %s", path, words.Plural(count(report.Diagnostics, manifest.Error), "error")).
+			with("nothing was installed", map[string]any{"diagnostics": report.Diagnostics})
 	case len(report.Candidates) == 0:
 		return fail(exitNotFound, "there is no %s and no %s in %s", manifest.FileName, manifest.SidecarName, path)
 	}
@@ -159,9 +158,7 @@ func (in *installation) linkIt(ctx context.Context, path string) error {
 		case c.Root != in.source.Root:
 			return in.collision(c)
 		case c.RootIndex < len(in.host.settings().SearchPaths):
-			f := fail(exitExists, "%s is already in %s, which is in a search path", in.id(), c.Root)
-			f.hint = "no link is needed"
-			return f
+			return fail(exitExists, "%s is already in %s, which is in a search path", in.id(), c.Root).with("no link is needed", nil)
 		}
 		in.out.Action = "unchanged"
 		return nil
@@ -176,10 +173,8 @@ func (in *installation) linkIt(ctx context.Context, path string) error {
 }
 
 func (in *installation) collision(c discovery.Candidate) error {
-	f := fail(exitIDCollision, "id %q is already used by %s", in.id(), c.Root)
-	f.hint = "extctl uninstall " + in.id() + ", or give one of them another id"
-	f.data = map[string]any{"path": c.Path, "root_index": c.RootIndex}
-	return f
+	return fail(exitIDCollision, "id %q is already used by %s", in.id(), c.Root).
+		with("extctl uninstall "+in.id()+", or give one of them another id", map[string]any{"path": c.Path, "root_index": c.RootIndex})
 }
 
 // copyIt copies the extension into the first search path.
@@ -196,7 +191,12 @@ func (in *installation) copyIt(ctx context.Context) error {
 	if in.dryRun {
 		return nil
 	}
-	if err := tree.Place(ctx, target, filepath.Base(in.source.Path), in.source.Manifest.Hash); err != nil {
+	err = tree.Place(ctx, target, filepath.Base(in.source.Path), in.source.Manifest.Hash)
+	if left, ok := err.(*copytree.LeftoverError); ok { // joined with another error, nothing was installed
+		in.note("extctl: warning: %s is installed, but %s", in.id(), terminal.Clean(left.Error()))
+		err = nil
+	}
+	if err != nil {
 		return in.notCopied(ctx, err)
 	}
 	return nil
@@ -293,9 +293,8 @@ func (in *installation) target() (string, error) {
 		return "", in.collision(c)
 	}
 	if !in.update {
-		f := fail(exitExists, "%s %s is installed in %s", in.id(), version, c.Root)
-		f.hint, f.data = "replace it with --update", map[string]any{"path": c.Root, "version": version}
-		return "", f
+		return "", fail(exitExists, "%s %s is installed in %s", in.id(), version, c.Root).
+			with("replace it with --update", map[string]any{"path": c.Root, "version": version})
 	}
 	in.out.Action, in.out.Replaced = "updated", version
 	return c.Root, in.checkSeparate(root, c.Root)

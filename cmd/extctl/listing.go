@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -231,8 +229,7 @@ func (f *filter) knownBridges(hosts []mesh.Host) error {
 		if slices.Contains(known, b) {
 			continue
 		}
-		e := fail(exitNotFound, "there is no bridge %q", b)
-		e.hint = "`extctl hosts` lists the bridges"
+		e := fail(exitNotFound, "there is no bridge %q", b).with("`extctl hosts` lists the bridges", nil)
 		e.suggest(b, known)
 		return e
 	}
@@ -274,13 +271,31 @@ func (schemaVersion) MarshalJSON() ([]byte, error) { return []byte("1"), nil }
 
 // printJSON prints v on a line of its own.
 func (a *app) printJSON(v any) error {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
+	text, err := plainjson.Marshal(v)
+	if err != nil {
 		return err
 	}
-	return a.writeJSON(bytes.TrimSuffix(b.Bytes(), []byte("\n")))
+	return a.writeJSON(text)
+}
+
+// member is a member of a JSON object.
+type member struct {
+	name  string
+	value any
+}
+
+// printObject prints an object with schema_version and the members on a line of its own.
+func (a *app) printObject(members ...member) error {
+	object := []byte(`{"schema_version":1`)
+	for _, m := range members {
+		value, err := plainjson.Marshal(m.value)
+		if err != nil {
+			return err
+		}
+		object = append(plainjson.AppendString(append(object, ','), m.name), ':')
+		object = append(object, value...)
+	}
+	return a.writeJSON(append(object, '}'))
 }
 
 // writeJSON writes JSON that may contain text from the mesh, and ends the line. On a terminal, characters that could control

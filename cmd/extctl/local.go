@@ -103,9 +103,8 @@ func (h localHost) usable(code int) error {
 	if n == 0 {
 		return nil
 	}
-	f := fail(code, "%s cannot be used: it has %s", h.path, words.Plural(n, "error"))
-	f.hint, f.data = "fix it first; nothing was changed", map[string]any{"diagnostics": h.diags}
-	return f
+	return fail(code, "%s cannot be used: it has %s", h.path, words.Plural(n, "error")).
+		with("fix it first; nothing was changed", map[string]any{"diagnostics": h.diags})
 }
 
 // count counts the findings of a level.

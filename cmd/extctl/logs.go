@@ -136,6 +136,9 @@ func (s logsCommand) run(ctx context.Context) error {
 	closed := s.nc.StatusChanged(nats.CLOSED)
 	defer s.nc.RemoveStatusListener(closed)
 	for _, id := range s.want.ids {
+		if err := checkID(id); err != nil {
+			return err
+		}
 		var cancel context.CancelFunc
 		ctx, cancel = s.denied.watch(ctx, s.prefix.Log(id)+`"`)
 		defer cancel()
@@ -210,15 +213,8 @@ const followTimeout = 2 * time.Second
 func (s logsCommand) past(ctx context.Context) (past []logLine, failed failures, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	limit := time.Duration(0)
-	if s.want.follow {
-		limit = followTimeout
-	}
-	type kept struct {
-		Lines []logLine `json:"lines"`
-	}
 	for _, id := range s.want.ids {
-		answers, f, err := operate[kept](ctx, s.session, s.want.bridgeFlags, "logs", id, max(s.want.lines, 1), limit)
+		answers, f, err := s.stored(ctx, id)
 		if s.want.follow && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 			s.printError(exitTimeout, err)
 			continue
@@ -233,6 +229,29 @@ func (s logsCommand) past(ctx context.Context) (past []logLine, failed failures,
 	}
 	slices.SortStableFunc(past, func(a, b logLine) int { return a.TS.Compare(b.TS) })
 	return past[max(0, len(past)-max(s.want.lines, 0)):], failed, nil
+}
+
+// storedLines are the last lines of an extension on one bridge.
+type storedLines struct {
+	Lines []logLine `json:"lines"`
+}
+
+// stored asks the bridges of an extension for its last lines.
+func (s logsCommand) stored(ctx context.Context, id string) ([]answer[storedLines], failures, error) {
+	only := s.want.bridgeFlags // a copy: the next extension has other instances
+	_, bridges, err := only.choose(ctx, s.session, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	params := only.params(id)
+	params["lines"] = max(s.want.lines, 1)
+	limit := requestTimeout
+	if s.want.follow {
+		limit = followTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return askBridges[storedLines](ctx, s.session, bridges, "logs", params)
 }
 
 // print prints one line. With --json and -f each line is a JSON object.

@@ -244,12 +244,7 @@ only its hash.`,
 				return daemon.UsageError{Err: err}
 			}
 			if a.json {
-				return a.printJSON(struct {
-					header
-					Name   string `json:"name"`
-					Token  string `json:"token"`
-					SHA256 string `json:"sha256"`
-				}{Name: args[0], Token: token, SHA256: hex.EncodeToString(sum[:])})
+				return a.printObject(member{"name", args[0]}, member{"token", token}, member{"sha256", hex.EncodeToString(sum[:])})
 			}
 			_, err := fmt.Fprintf(a.stdout, "%s\n\nThe entry for the file of --tokens, which must have the mode 0600:\n\n%s", token, entry)
 			return err

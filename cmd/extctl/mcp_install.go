@@ -15,7 +15,6 @@ import (
 	"github.com/extmesh/extmesh/internal/clients"
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/gate"
-	"github.com/extmesh/extmesh/internal/nearest"
 	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/internal/words"
@@ -101,11 +100,8 @@ func (a *app) clientEnv() (clients.Env, error) {
 func findClient(name string) (clients.Client, error) {
 	c, ok := clients.Find(name)
 	if !ok {
-		f := fail(exitUsage, "there is no client %q", name)
-		f.hint = "the clients are " + strings.Join(clients.Names(), ", ")
-		if near := nearest.Words(name, clients.Names()); len(near) > 0 {
-			f.hint = "did you mean " + words.Or(near) + "?"
-		}
+		f := fail(exitUsage, "there is no client %q", name).with("the clients are "+strings.Join(clients.Names(), ", "), nil)
+		f.suggest(name, clients.Names())
 		return c, f
 	}
 	return c, nil
@@ -135,7 +131,11 @@ func eachClient(a *app, f clientFlags, names []string, do func(clients.Env, clie
 	for _, s := range setups {
 		out, err := do(e, s)
 		if err != nil {
-			return clientFailure(err)
+			err = clientFailure(err)
+			if f, ok := errors.AsType[*failure](err); ok && len(changes) > 0 {
+				f.data = map[string]any{"changes": changes}
+			}
+			return err
 		}
 		changes = append(changes, out)
 		if !a.json {
@@ -143,11 +143,7 @@ func eachClient(a *app, f clientFlags, names []string, do func(clients.Env, clie
 		}
 	}
 	if a.json {
-		return a.printJSON(struct {
-			header
-			Changes []clients.Installed `json:"changes"`
-			DryRun  bool                `json:"dry_run"`
-		}{Changes: changes, DryRun: f.dryRun})
+		return a.printObject(member{"changes", changes}, member{"dry_run", f.dryRun})
 	}
 	return nil
 }
@@ -159,10 +155,10 @@ func clientFailure(err error) error {
 	}
 	f := fail(exitConfigWrite, "%w", err)
 	if as[*clients.ExistsError](err) {
-		f.code, f.hint = exitExists, "nothing was written; choose another name with --name"
+		f.code, f.hint = exitExists, "its file was not changed; choose another name with --name"
 	}
 	if e, ok := errors.AsType[*clients.EditError](err); ok && e.Lines != "" {
-		f.hint = "nothing was written; add this by hand:\n" + e.Lines
+		f.hint = "its file was not changed; add this by hand:\n" + e.Lines
 	}
 	return f
 }
@@ -266,9 +262,8 @@ func ownPath() (string, error) {
 		self, err = os.Executable()
 	}
 	if err == nil && strings.Contains(self, "go-build") {
-		f := fail(exitUsage, "go run deletes %s when it ends, so a client could not start it", self)
-		f.hint = "go install ./cmd/extctl, and use that"
-		return "", f
+		return "", fail(exitUsage, "go run deletes %s when it ends, so a client could not start it", self).
+			with("go install ./cmd/extctl, and use that", nil)
 	}
 	return self, err
 }
@@ -287,10 +282,7 @@ func mcpClientsCmd(a *app) *cobra.Command {
 			}
 			states := e.States()
 			if a.json {
-				return a.printJSON(struct {
-					header
-					Clients []clients.State `json:"clients"`
-				}{Clients: states})
+				return a.printObject(member{"clients", states})
 			}
 			for _, s := range states {
 				if s.Found {

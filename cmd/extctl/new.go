@@ -109,9 +109,7 @@ func runNew(ctx context.Context, a *app, id string, o newOptions) error {
 		return err
 	}
 	if manifest.Reserved(id) {
-		f := fail(exitInvalidID, "%q is reserved for the agent and the mesh", id)
-		f.hint = "choose another name, such as my-" + id
-		return f
+		return fail(exitInvalidID, "%q is reserved for the agent and the mesh", id).with("choose another name, such as my-"+id, nil)
 	}
 	lang, err := o.language()
 	if err != nil {
@@ -121,9 +119,7 @@ func runNew(ctx context.Context, a *app, id string, o newOptions) error {
 	target := filepath.Join(o.dir, id)
 	files, err := p.Write(target)
 	if errors.Is(err, fs.ErrExist) {
-		f := fail(exitExists, "%s exists", target)
-		f.hint = "choose another name, or another --dir"
-		return f
+		return fail(exitExists, "%s exists", target).with("choose another name, or another --dir", nil)
 	} else if err != nil {
 		return fail(exitCopyFailed, "%w", err)
 	}

@@ -87,10 +87,7 @@ func printPings(s *session, results []pingJSON) error {
 		return failed
 	}
 	if s.json {
-		if err := s.printJSON(struct {
-			header
-			Results []pingJSON `json:"results"`
-		}{Results: results}); err != nil {
+		if err := s.printObject(member{"results", results}); err != nil {
 			return err
 		}
 	} else {

@@ -84,9 +84,8 @@ func runningBridges(ctx context.Context, s *session) (running, lost []string, er
 		}
 	}
 	if len(running) == 0 {
-		f := fail(exitUnavailable, "no bridge is running")
-		f.hint = "extctl up starts one; extctl hosts lists those that were there"
-		return nil, nil, f
+		return nil, nil, fail(exitUnavailable, "no bridge is running").
+			with("extctl up starts one; extctl hosts lists those that were there", nil)
 	}
 	return running, lost, nil
 }

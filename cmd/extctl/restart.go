@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -61,14 +60,7 @@ before it; with --wait, when the extension is ready and its tools are known.`,
 func restart(ctx context.Context, s *session, o restartOptions, id string) error {
 	looking, cancel := limited(ctx, s, requestTimeout)
 	defer cancel()
-	_, e, err := s.extension(looking, id)
-	if err != nil {
-		return err
-	}
-	if o.bridgeFlags, err = o.resolve(looking, s, e); err != nil {
-		return err
-	}
-	bridges, err := o.bridgesOf(e)
+	e, bridges, err := o.choose(looking, s, id)
 	if err != nil {
 		return err
 	}
@@ -89,7 +81,7 @@ func restart(ctx context.Context, s *session, o restartOptions, id string) error
 			return awaitReadyIf(ctx, s, o.wait, id)
 		}
 	}
-	return restartAtOnce(ctx, s, o, id)
+	return restartAtOnce(ctx, s, o, id, bridges)
 }
 
 // eachAlone reports whether no extension has two instances: then each is the last one of its extension.
@@ -122,12 +114,12 @@ func awaitReadyIf(ctx context.Context, s *session, wait bool, id string) error {
 	return awaitState(ctx, s, id, string(heartbeat.Ready))
 }
 
-// restartAtOnce restarts all selected instances at the same time.
-func restartAtOnce(ctx context.Context, s *session, o restartOptions, id string) error {
+// restartAtOnce restarts all selected instances, which run on bridges, at the same time.
+func restartAtOnce(ctx context.Context, s *session, o restartOptions, id string, bridges []string) error {
 	asking, cancel := limited(ctx, s, requestTimeout)
 	defer cancel()
-	before, _ := instancesOf(asking, s, id) // an error is reported by operate, which reads the catalog, too
-	answers, failed, err := operate[operated](asking, s, o.bridgeFlags, "restart", id, 0, 0)
+	before, _ := instancesOf(asking, s, id) // without it, the catalog is not waited for
+	answers, failed, err := askBridges[operated](asking, s, bridges, "restart", o.params(id))
 	if err != nil {
 		return err
 	}
@@ -261,7 +253,7 @@ func (r *rolling) run(ctx context.Context, spots []spot) error {
 		}
 	}
 	if r.s.json {
-		return printBridges(r.s, r.results(), r.failed)
+		return printBridges(r.s, operatedOn(r.done), r.failed)
 	}
 	return r.failed.report(r.s.app)
 }
@@ -364,36 +356,18 @@ func (r *rolling) stopped(ctx context.Context, err error, spots []spot, n int) e
 	if e, ok := errors.AsType[*notBackError](err); ok {
 		last = e.spot
 	}
-	f := fail(exitCode(err), "%s did not come back: %w; %d of %d instances were restarted, the others were not touched", r.label(p), err, n, len(spots))
-	f.hint = fmt.Sprintf("extctl logs %s --bridge %s shows its output; after a fix, extctl restart %s begins with the instances that are not ready", p.id, p.bridge, r.extension.ID)
-	f.data = map[string]any{
-		"id": p.id, "bridge": p.bridge, "instance": p.instance, "state": last.state, "reason": last.reason,
-		"restarted": spotNames(spots[:n]), "left": spotNames(spots[n+1:]),
-	}
-	return f
+	hint := fmt.Sprintf("extctl logs %s --bridge %s shows its output; after a fix, extctl restart %s begins with the instances that are not ready", p.id, p.bridge, r.extension.ID)
+	return fail(exitCode(err), "%s did not come back: %w; %d of %d instances were restarted, the others were not touched", r.label(p), err, n, len(spots)).
+		with(hint, map[string]any{
+			"id": p.id, "bridge": p.bridge, "instance": p.instance, "state": last.state, "reason": last.reason,
+			"restarted": spotNames(spots[:n]), "left": spotNames(spots[n+1:]),
+		})
 }
 
 func spotNames(spots []spot) []string {
 	out := []string{}
 	for _, p := range spots {
 		out = append(out, p.name())
-	}
-	return out
-}
-
-// results are the restarted instances as the bridges' results of restart.
-func (r *rolling) results() []controlJSON {
-	byBridge := map[string][]string{}
-	for _, p := range r.done {
-		byBridge[p.bridge] = append(byBridge[p.bridge], p.instance)
-	}
-	out := []controlJSON{}
-	for _, b := range slices.Sorted(maps.Keys(byBridge)) {
-		result, err := json.Marshal(operated{byBridge[b]})
-		if err != nil { // strings can always be encoded
-			panic(err)
-		}
-		out = append(out, controlJSON{b, result})
 	}
 	return out
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -84,8 +85,10 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
 	a.verb = cmd.CommandPath()
+	if err != nil {
+		a.chooseErrorFormat(cmd)
+	}
 	if err != nil && !started {
-		a.json = a.json || slices.Contains(args, "--json") // parsing may have stopped before this flag
 		if m := unknownCommand.FindStringSubmatch(err.Error()); m != nil && cmd == root {
 			err = unknownVerb(root, m[1])
 		} else {
@@ -93,6 +96,34 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		}
 	}
 	return a.exit(ctx, err)
+}
+
+// chooseErrorFormat makes the error of a command JSON or YAML if its output would be, also if the error stopped the command
+// before it had read -o.
+func (a *app) chooseErrorFormat(cmd *cobra.Command) {
+	line := a.line
+	if end := slices.Index(line, "--"); end >= 0 {
+		line = line[:end]
+	}
+	a.json = a.json || slices.Contains(line, "--json")
+	if a.json || cmd.Flags().Lookup("output") == nil {
+		return
+	}
+	format := a.getenv("EXTCTL_OUTPUT")
+	for i, arg := range line {
+		long, isLong := strings.CutPrefix(arg, "--output")
+		short, isShort := strings.CutPrefix(arg, "-o")
+		switch {
+		case (arg == "-o" || arg == "--output") && i+1 < len(line):
+			format = line[i+1]
+		case isLong:
+			format = strings.TrimPrefix(long, "=")
+		case isShort:
+			format = strings.TrimPrefix(short, "=")
+		}
+	}
+	a.yaml = outputFormat(format) == formatYAML
+	a.json = a.yaml || outputFormat(format) == formatJSON
 }
 
 func init() { cobra.EnableCommandSorting = false } // help lists the verbs in the order above; cobra has no setting per command
@@ -138,11 +169,7 @@ func versionCmd(a *app) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if a.json {
-				return a.printJSON(struct {
-					header
-					Version string `json:"version"`
-					Go      string `json:"go"`
-				}{Version: daemon.Version(), Go: runtime.Version()})
+				return a.printObject(member{"version", daemon.Version()}, member{"go", runtime.Version()})
 			}
 			_, err := fmt.Fprintln(a.stdout, "extctl", daemon.Version())
 			return err

@@ -43,10 +43,7 @@ With Even Better TOML or taplo: save it as plugin.schema.json, and begin the man
 // listSchemas prints the names of the schemas.
 func listSchemas(a *app) error {
 	if a.json {
-		return a.printJSON(struct {
-			header
-			Schemas []schemaJSON `json:"schemas"`
-		}{Schemas: schemas})
+		return a.printObject(member{"schemas", schemas})
 	}
 	t := a.newTable("NAME", "DESCRIPTION")
 	for _, s := range schemas {
@@ -64,10 +61,7 @@ func printSchemaNamed(a *app, name string) error {
 		return err
 	}
 	if a.json {
-		return a.printJSON(struct {
-			header
-			Schema json.RawMessage `json:"schema"`
-		}{Schema: text})
+		return a.printObject(member{"schema", json.RawMessage(text)})
 	}
 	_, err = a.stdout.Write(text)
 	return err

@@ -9,11 +9,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/bridge"
 	"github.com/extmesh/extmesh/internal/health"
 	"github.com/extmesh/extmesh/internal/registry"
 	"github.com/extmesh/extmesh/internal/terminal"
@@ -56,7 +56,7 @@ func showCmd(a *app) *cobra.Command {
 						Spec      *wire.Spec `json:"spec"`
 					}{revisionJSON: revisionOf(c), Extension: health.Of(e), LastExits: exits, Spec: e.Spec})
 				}
-				return printExtension(a, e, exits)
+				return printExtension(a, e, exits, format)
 			})
 		},
 		ValidArgsFunction: a.completeIDs,
@@ -65,7 +65,7 @@ func showCmd(a *app) *cobra.Command {
 	return cmd
 }
 
-func printExtension(a *app, e mesh.Extension, exits []exitJSON) error {
+func printExtension(a *app, e mesh.Extension, exits []exitJSON, format outputFormat) error {
 	w := bufio.NewWriter(a.stdout)
 	j := health.Of(e)
 	state := string(j.State)
@@ -100,11 +100,20 @@ func printExtension(a *app, e mesh.Extension, exits []exitJSON) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	if err := printInstances(a, e.State.Instances); err != nil {
+	if err := printPart(a, instancesTable(a, e.State.Instances), format); err != nil {
 		return err
 	}
 	printExits(a, exits)
-	return printToolsOf(a, e.Spec.Tools)
+	return printPart(a, toolsTable(a, e.Spec.Tools), format)
+}
+
+// printPart prints an empty line and a table, unless it has no rows.
+func printPart(a *app, t *terminal.Table, format outputFormat) error {
+	if len(t.Rows) == 0 {
+		return nil
+	}
+	fmt.Fprintln(a.stdout)
+	return printTable(a, t, format, "")
 }
 
 // serverText describes what an MCP server has declared.
@@ -129,41 +138,29 @@ func serverText(s *wire.Server) string {
 	return strings.TrimPrefix(text, ", ")
 }
 
-func printInstances(a *app, instances []wire.InstanceState) error {
-	if len(instances) == 0 {
-		return nil
-	}
-	fmt.Fprintln(a.stdout)
+func instancesTable(a *app, instances []wire.InstanceState) *terminal.Table {
 	t := a.newTable("INSTANCE", "BRIDGE", "HOST", "VERSION", "STATE", "SINCE", "RESTARTS", "REASON")
 	for _, i := range instances {
-		t.Add(i.Instance, i.Bridge, i.Host, i.Version, string(i.State), words.Ago(i.Since), strconv.FormatUint(i.Restarts, 10), terminal.Short(i.Reason, 60))
+		t.Add(i.Instance, i.Bridge, i.Host, i.Version, string(i.State), words.Ago(i.Since), strconv.FormatUint(i.Restarts, 10), i.Reason)
 	}
-	return t.Print(a.stdout)
+	t.Limit = 60
+	return t
 }
 
-func printToolsOf(a *app, tools []wire.Tool) error {
-	if len(tools) == 0 {
-		return nil
-	}
-	fmt.Fprintln(a.stdout)
+func toolsTable(a *app, tools []wire.Tool) *terminal.Table {
 	t := a.newTable("TOOL", "DESCRIPTION")
 	t.Limit = 80
 	for _, tool := range tools {
 		t.Add(tool.Name, terminal.FirstLine(tool.Description))
 	}
-	return t.Print(a.stdout)
+	return t
 }
 
 // exitJSON is the last unexpected exit of an instance's process, as its bridge reports it.
 type exitJSON struct {
-	Bridge     string    `json:"bridge"`
-	Instance   string    `json:"instance"`
-	Status     string    `json:"status"`
-	UptimeSecs float64   `json:"uptime_secs"`
-	Cause      string    `json:"cause,omitempty"`
-	Reason     string    `json:"reason,omitempty"`
-	StderrTail string    `json:"stderr_tail,omitempty"`
-	At         time.Time `json:"at"`
+	Bridge   string `json:"bridge"`
+	Instance string `json:"instance"`
+	bridge.Exit
 }
 
 // exitsTimeout limits the requests to bridges; the rest of the output comes from the catalog.
@@ -181,31 +178,13 @@ func lastExits(ctx context.Context, s *session, e mesh.Extension) []exitJSON {
 		}
 	}
 	slices.Sort(bridges)
-	bridges = slices.Compact(bridges)
-	found := make([][]exitJSON, len(bridges))
-	var wg sync.WaitGroup
-	for n, b := range bridges {
-		wg.Go(func() { found[n] = exitsOf(ctx, s, b, e.ID) }) // ends with ctx
-	}
-	wg.Wait()
-	return append([]exitJSON{}, slices.Concat(found...)...)
-}
-
-func exitsOf(ctx context.Context, s *session, bridge, id string) (out []exitJSON) {
-	result, err := s.request(ctx, s.prefix.Control(bridge), "bridge "+bridge, "status", map[string]string{"id": id})
-	var status struct {
-		Instances []struct {
-			ID, Instance string
-			LastExit     *exitJSON `json:"last_exit"`
-		}
-	}
-	if err != nil || json.Unmarshal(result, &status) != nil {
-		return nil
-	}
-	for _, i := range status.Instances {
-		if i.ID == id && i.LastExit != nil {
-			i.LastExit.Bridge, i.LastExit.Instance = bridge, i.Instance
-			out = append(out, *i.LastExit)
+	answers, _, _ := askBridges[bridge.Status](ctx, s, slices.Compact(bridges), "status", map[string]string{"id": e.ID})
+	out := []exitJSON{}
+	for _, a := range answers {
+		for _, i := range a.parsed.Instances {
+			if i.ID == e.ID && i.LastExit != nil {
+				out = append(out, exitJSON{a.Bridge, i.Instance, *i.LastExit})
+			}
 		}
 	}
 	return out
@@ -239,16 +218,12 @@ func showRegistry(ctx context.Context, s *session) error {
 		return err
 	}
 	if s.json {
-		return s.printJSON(struct {
-			header
-			Status json.RawMessage `json:"registry"`
-		}{Status: raw})
+		return s.printObject(member{"registry", raw})
 	}
 	var r registry.Status
 	if err := json.Unmarshal(raw, &r); err != nil {
-		f := fail(exitOther, "the registry's status cannot be read; has it another version? %w", err)
-		f.hint = "extctl show registry --json prints it as it is"
-		return f
+		return fail(exitOther, "the registry's status cannot be read; has it another version? %w", err).
+			with("extctl show registry --json prints it as it is", nil)
 	}
 	if err := printRegistry(s.app, r); err != nil {
 		return err

@@ -67,8 +67,6 @@ type taps struct {
 	bridges  []string
 	messages chan *nats.Msg
 	open     map[string]bool // those that have not sent the end of the tap
-	names    []string        // of the bridges that failed
-	errs     []error         // theirs
 	failed   failures
 	dropped  uint64
 }
@@ -93,8 +91,8 @@ func tap(ctx context.Context, s *session, f *tapFlags) error {
 	if err := t.wait(ctx, s, f.time+followTimeout); err != nil {
 		return err
 	}
-	if len(t.errs) == len(bridges) {
-		return s.allFailed(t.names, t.errs)
+	if len(t.failed) == len(bridges) {
+		return s.allFailed(t.failed)
 	}
 	if t.dropped > 0 {
 		s.note("extctl: %d calls are not shown: there were too many", t.dropped)
@@ -154,7 +152,7 @@ func (t *taps) wait(ctx context.Context, s *session, limit time.Duration) error 
 
 func (t *taps) fail(s *session, bridge string, err error) {
 	delete(t.open, bridge)
-	t.failed, t.names, t.errs = append(t.failed, s.failureOf(bridge, err)), append(t.names, bridge), append(t.errs, err)
+	t.failed = append(t.failed, s.failureOf(bridge, err))
 }
 
 // receive handles a message of a bridge: a call, the end of the tap, or the response to the request.
@@ -200,6 +198,6 @@ func printTapped(s *session, c callJSON) error {
 		return s.printJSON(c)
 	}
 	_, err := fmt.Fprintf(s.stdout, "%s  %-16s  %-16s  %9s  %-12s  %s  %s\n", clockTime(c.At, time.Now()), terminal.Clean(c.ID), terminal.Clean(toolOf(c.Record)),
-		usText(c.TookUS), terminal.Clean(cmp.Or(c.Agent, "-")), terminal.Clean(cmp.Or(c.CallID, "-")), terminal.Clean(errorOf(c.Record)))
+		usText(c.TookUS), terminal.Clean(cmp.Or(c.Agent, "-")), terminal.Clean(cmp.Or(c.CallID, "-")), terminal.Short(errorOf(c.Record), 80))
 	return err
 }

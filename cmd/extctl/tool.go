@@ -44,6 +44,9 @@ of the names that extctl call takes.`,
 			if err != nil {
 				return err
 			}
+			if e, _, _ := c.Resolve(t.Name); schemaOnly && areToolsUnknown(e) {
+				return fail(exitUnavailable, "the tools of %s are not known yet", e.ID).with("extctl show "+terminal.ShellWord(e.ID), nil)
+			}
 			if schemaOnly && !a.json {
 				return a.writeJSON(indented(orEmptyObject(t.InputSchema)))
 			}
@@ -55,15 +58,19 @@ of the names that extctl call takes.`,
 	return cmd
 }
 
+// areToolsUnknown reports whether the catalog has an extension without its tools.
+func areToolsUnknown(e mesh.Extension) bool { return e.Spec != nil && len(e.Spec.Tools) == 0 }
+
 func printTool(a *app, c *mesh.Catalog, t wire.Tool) error {
 	e, _, _ := c.Resolve(t.Name) // a catalog without the extension's documents has no state to show
-	o := oneToolJSON{revisionJSON: revisionOf(c), Annotations: annotationsOf(t),
+	o := oneToolJSON{revisionJSON: revisionOf(c), Annotations: t.Member("annotations"),
 		toolJSON: toolJSON{Name: t.Name, Extension: e.ID, Tool: t.Own, Description: t.Description, InputSchema: t.InputSchema}}
 	if e.State != nil {
 		o.State, o.Available = e.State.State, e.State.Available
 	}
 	args, ok := toolargs.Example(t.InputSchema)
-	if ok {
+	unknown := areToolsUnknown(e)
+	if ok = ok && !unknown; ok {
 		o.Example = callLine(t.Name, args)
 	}
 	if a.json {
@@ -76,6 +83,13 @@ func printTool(a *app, c *mesh.Catalog, t wire.Tool) error {
 	}
 	if o.State != "" {
 		fmt.Fprintf(&b, ", %s", terminal.Clean(string(o.State)))
+	}
+	if unknown {
+		if e.State != nil && e.State.Reason != "" {
+			fmt.Fprintf(&b, ": %s", terminal.Clean(e.State.Reason))
+		}
+		_, err := fmt.Fprintf(a.stdout, "%s\nThe tools of %s are not known yet.\n", b.String(), terminal.Clean(e.ID))
+		return err
 	}
 	fmt.Fprintln(&b)
 	if text := strings.TrimSpace(strings.TrimPrefix(t.Description, "[ext:"+e.ID+"] ")); text != "" {
@@ -115,16 +129,6 @@ func printArguments(a *app, schema json.RawMessage) error {
 		t.Add(r.Name, r.Type, required, r.Default, r.Description)
 	}
 	return t.Print(a.stdout)
-}
-
-// annotationsOf are the annotations of an MCP tool; null if it has none.
-func annotationsOf(t wire.Tool) json.RawMessage {
-	for _, m := range t.Extra {
-		if m.Key == "annotations" {
-			return m.Value
-		}
-	}
-	return json.RawMessage("null")
 }
 
 // hintsOf states what the annotations declare about a tool: "only reads, may be repeated".
@@ -191,6 +195,11 @@ func (s *session) findTool(ctx context.Context, name string) (*mesh.Catalog, *wi
 		return nil, nil, err
 	}
 	_, t, err = c.Resolve(name)
+	if err == nil && t.Name == "" { // of an extension whose tools are not known
+		named := *t
+		named.Name = name
+		return c, &named, nil
+	}
 	if e, ok := errors.AsType[*mesh.NotFoundError](err); ok {
 		if unknown != nil && len(e.Nearest) == 0 {
 			e = unknown

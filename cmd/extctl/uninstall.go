@@ -59,9 +59,8 @@ func runUninstall(ctx context.Context, a *app, f hostFlags, id string, yes bool)
 		return err
 	}
 	if !yes {
-		f := fail(exitNeedsYes, "this would %s", u)
-		f.hint, f.data = "to do that: extctl uninstall "+id+" --yes", map[string]any{"action": u.out.Action, "path": u.out.Path}
-		return f
+		return fail(exitNeedsYes, "this would %s", u).
+			with("to do that: extctl uninstall "+id+" --yes", map[string]any{"action": u.out.Action, "path": u.out.Path})
 	}
 	if err := u.do(ctx, h); err != nil {
 		return err

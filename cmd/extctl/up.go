@@ -214,9 +214,8 @@ func splitListen(s string) (host string, port int, err error) {
 		port = -1
 	}
 	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		f := fail(exitUsage, "--listen %q: the NATS server of extctl up listens on this machine only: want a port, or 127.0.0.1:PORT", s)
-		f.hint = "to accept other machines, run your own NATS server: docs/running-a-fleet.md"
-		return "", 0, f
+		return "", 0, fail(exitUsage, "--listen %q: the NATS server of extctl up listens on this machine only: want a port, or 127.0.0.1:PORT", s).
+			with("to accept other machines, run your own NATS server: docs/running-a-fleet.md", nil)
 	}
 	return host, port, nil
 }
@@ -273,15 +272,13 @@ func (a *app) note(format string, args ...any) {
 // runJoin runs a bridge on a mesh that exists, until ctx ends.
 func runJoin(ctx context.Context, a *app, o upOptions) error {
 	if o.listenChosen || o.data != "" {
-		f := fail(exitUsage, "--join excludes --listen and --data: the mesh has its NATS server already")
-		f.hint = "--server and --context choose the mesh"
-		return f
+		return fail(exitUsage, "--join excludes --listen and --data: the mesh has its NATS server already").
+			with("--server and --context choose the mesh", nil)
 	}
 	for _, dir := range o.dirs {
 		if strings.Contains(dir, "://") {
-			f := fail(exitUsage, "%s is not a directory", dir)
-			f.hint = "the address of the mesh is a flag: extctl up --join --server " + terminal.ShellWord(dir) + " DIR"
-			return f
+			return fail(exitUsage, "%s is not a directory", dir).
+				with("the address of the mesh is a flag: extctl up --join --server "+terminal.ShellWord(dir)+" DIR", nil)
 		}
 	}
 	m, err := planMesh(a, o)

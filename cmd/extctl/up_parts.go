@@ -29,7 +29,7 @@ func planBridge(o upOptions, logger *slog.Logger) (bridge.Config, error) {
 	host, _ := os.Hostname() // for display only; may be empty
 	c := bridge.Config{
 		Name: cmp.Or(o.name, defaultName(o)), Host: host, Version: daemon.Version(), StateDir: bridge.DefaultStateDir(), Environ: os.Environ(),
-		Reread: func() (config.Config, error) { return upSettings(o, logger) }, Logger: withoutFindings(logger),
+		Reread: func() (config.Config, error) { return upSettings(o, logger) }, Logger: logger, Quiet: true, // report prints the findings
 	}
 	if o.data != "" {
 		c.StateDir = filepath.Join(o.data, "extensions")
@@ -74,35 +74,6 @@ func upSettings(o upOptions, logger *slog.Logger) (config.Config, error) {
 		c.Watch.Enabled, c.Watch.Reload = c.Watch.Enabled || o.watch, true
 	}
 	return c, err
-}
-
-// withoutFindings is a logger that omits the reasons for refused manifests and for search paths without extensions: report
-// prints them.
-func withoutFindings(l *slog.Logger) *slog.Logger { return slog.New(findingsFilter{l.Handler()}) }
-
-type findingsFilter struct{ slog.Handler }
-
-// Handle drops the bridge's messages that report prints.
-func (f findingsFilter) Handle(ctx context.Context, r slog.Record) error {
-	known := r.Message == "manifest refused"
-	r.Attrs(func(a slog.Attr) bool {
-		known = known || a.Key == "key" && a.Value.String() == "extensions.search_paths"
-		return !known
-	})
-	if known {
-		return nil
-	}
-	return f.Handler.Handle(ctx, r)
-}
-
-// WithAttrs keeps the filter.
-func (f findingsFilter) WithAttrs(a []slog.Attr) slog.Handler {
-	return findingsFilter{f.Handler.WithAttrs(a)}
-}
-
-// WithGroup keeps the filter.
-func (f findingsFilter) WithGroup(name string) slog.Handler {
-	return findingsFilter{f.Handler.WithGroup(name)}
 }
 
 // upMCP is the MCP server of extctl up --mcp.

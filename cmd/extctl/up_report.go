@@ -180,13 +180,17 @@ func (p *progress) settled(id string) (state heartbeat.State, reason string, ok 
 }
 
 func (p *progress) printState(id string, state heartbeat.State, reason string) {
-	e, _ := p.catalog.Get(id)
+	e, listed := p.catalog.Get(id) // the registry may have refused it
+	version := ""
+	if listed {
+		version = " " + health.Of(e).Version
+	}
 	text := string(state)
 	if p.colour() {
 		text = paint(text) + strings.Repeat(" ", max(0, 9-len(state)))
 	}
-	line := fmt.Sprintf("%-9s %s", text, terminal.Clean(id+" "+health.Of(e).Version))
-	if state == heartbeat.Ready {
+	line := fmt.Sprintf("%-9s %s", text, terminal.Clean(id+version))
+	if state == heartbeat.Ready && listed {
 		line += ", " + words.Plural(len(e.Spec.Tools), "tool")
 	}
 	if reason != "" {

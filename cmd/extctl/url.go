@@ -28,10 +28,7 @@ The nats command, the examples and most client libraries read NATS_URL.`,
 				return err
 			}
 			if a.json {
-				return a.printJSON(struct {
-					header
-					URL string `json:"url"`
-				}{URL: url})
+				return a.printObject(member{"url", url})
 			}
 			_, err = fmt.Fprintln(a.stdout, url)
 			return err
@@ -52,9 +49,8 @@ func natsURL(a *app, data string) (string, error) {
 	}
 	up, ok := storelock.Running(daemon.StoreDir(data))
 	if !ok || up.URL == "" {
-		f := fail(exitNoNATS, "no extctl up is running with the data directory %s", filepath.Clean(data))
-		f.hint = "start it with: extctl up --data " + terminal.ShellWord(data)
-		return "", f
+		return "", fail(exitNoNATS, "no extctl up is running with the data directory %s", filepath.Clean(data)).
+			with("start it with: extctl up --data "+terminal.ShellWord(data), nil)
 	}
 	return up.URLWithPassword(), nil
 }

@@ -20,9 +20,7 @@ func usageFailure(verb string, err error) error {
 		return err
 	}
 	message, _, _ := strings.Cut(err.Error(), "\n\nDid you mean this?\n")
-	f := fail(exitUsage, "%s", message)
-	f.hint = "see " + verb + " --help"
-	return f
+	return fail(exitUsage, "%s", message).with("see "+verb+" --help", nil)
 }
 
 // flagNames matches the names in a list of flags as --help prints it.
@@ -43,8 +41,7 @@ func flagFailure(cmd *cobra.Command, line []string, err error) error {
 	for _, m := range flagNames.FindAllStringSubmatch(cmd.Flags().FlagUsages(), -1) {
 		known = append(known, m[1])
 	}
-	f := fail(exitUsage, "%w", err)
-	f.hint = "see " + cmd.CommandPath() + " --help"
+	f := fail(exitUsage, "%w", err).with("see "+cmd.CommandPath()+" --help", nil)
 	if strings.HasPrefix(err.Error(), "flag needs an argument") { // the flag exists, its value is missing
 		return f
 	}

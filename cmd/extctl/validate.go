@@ -65,10 +65,7 @@ func printValidated(a *app, results []validate.Result) error {
 		for i := range results {
 			results[i].Diagnostics = list(results[i].Diagnostics)
 		}
-		return a.printJSON(struct {
-			header
-			Results []validate.Result `json:"results"`
-		}{Results: list(results)})
+		return a.printObject(member{"results", list(results)})
 	}
 	bad := 0
 	for _, r := range results {

@@ -49,11 +49,7 @@ func waitForState(ctx context.Context, s *session, id, want string) error {
 	if err := awaitState(ctx, s, id, want); err != nil || !s.json {
 		return err
 	}
-	return s.printJSON(struct {
-		header
-		ID    string          `json:"id"`
-		State heartbeat.State `json:"state"`
-	}{ID: id, State: heartbeat.State(want)})
+	return s.printObject(member{"id", id}, member{"state", want})
 }
 
 // awaitState waits until an extension is in the state want.
@@ -95,7 +91,10 @@ func waitFor(ctx context.Context, c *mesh.Catalog, id, want string) error {
 		if err != nil || want != string(heartbeat.Ready) {
 			return err
 		}
-		e, _ := c.Get(id)
+		e, ok := c.Get(id)
+		if !ok { // removed meanwhile
+			continue
+		}
 		toolsCtx, cancel := context.WithTimeout(ctx, toolsTimeout-readyFor(e))
 		err = c.WaitFor(toolsCtx, func(c *mesh.Catalog) bool {
 			e, _ := c.Get(id)

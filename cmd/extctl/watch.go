@@ -54,28 +54,34 @@ func (w *watcher) watchAge(ctx context.Context) (stop func()) {
 	if w.json {
 		return func() {}
 	}
+	var s staleness
+	return every(ctx, time.Second, func() {
+		if id, _ := w.catalog.Revision(); id == "" { // the catalog has not been loaded yet
+			return
+		}
+		if text := s.note(w.catalog.Age()); text != "" {
+			w.warn(text)
+		}
+	})
+}
+
+// every calls f once per interval until ctx ends or stop is called; f does not run after stop has returned.
+func every(ctx context.Context, interval time.Duration, f func()) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() { // ends with stop, which waits
-		defer close(done)
-		tick := time.NewTicker(time.Second)
+	var wg sync.WaitGroup
+	wg.Go(func() { // ends with ctx; stop ends it and waits
+		tick := time.NewTicker(interval)
 		defer tick.Stop()
-		var s staleness
 		for {
 			select {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-			}
-			if id, _ := w.catalog.Revision(); id == "" { // the catalog has not been loaded yet
-				continue
-			}
-			if text := s.note(w.catalog.Age()); text != "" {
-				w.warn(text)
+				f()
 			}
 		}
-	}()
-	return func() { cancel(); <-done }
+	})
+	return func() { cancel(); wg.Wait() }
 }
 
 // staleness stores whether the warning has been printed.

@@ -42,11 +42,7 @@ func (p *Plan) Replace(name string, entry Entry) (out []Replaced, err error) {
 		} else {
 			c = known
 		}
-		members, err := c.entry(entry)
-		if err != nil {
-			return nil, err
-		}
-		text, err := c.text(members)
+		text, err := c.text(entry)
 		if err != nil {
 			return nil, err
 		}
@@ -105,13 +101,19 @@ func (r replacement) edit(text string) (string, []entryChange, error) {
 	return text, append(changes, mesh), err
 }
 
+// ErrNotBegun means that nothing was changed, because the record for an undo could not be written.
+var ErrNotBegun = errors.New("nothing was changed")
+
 // Apply writes the extension and its secrets, which only the user can read, and changes the clients' files. UndoImport undoes it,
-// also if it ends with an error.
+// also if it ends with an error other than ErrNotBegun.
 func (p *Plan) Apply() error {
 	rec := record{Dirs: p.missingDirs()}
 	where := p.env.nextRecord()
 	if len(p.Files) == 0 && len(p.edits) == 0 {
 		return nil
+	}
+	if err := rec.save(where); err != nil { // an undo must not take an earlier import for this one
+		return fmt.Errorf("%w: %w", ErrNotBegun, err)
 	}
 	if err := os.MkdirAll(filepath.Dir(p.Dir), 0o755); err != nil {
 		return err
@@ -159,7 +161,6 @@ func (p *Plan) writeManifest(rec *record, where string) error {
 	if p.text == p.manifest.text {
 		return nil
 	}
-	after := file{path: p.manifest.path, text: p.text, exists: true}
 	var entries []entryChange
 	for name, m := range p.members {
 		path := []string{"mcpServers", name}
@@ -171,23 +172,21 @@ func (p *Plan) writeManifest(rec *record, where string) error {
 			entries = append(entries, entryChange{Path: path, New: string(raw)})
 		}
 	}
-	rec.Changes = append(rec.Changes, newChange("", p.manifest, after, entries...))
-	if err := rec.save(where); err != nil {
-		return err
-	}
-	return document.Replace(after.path, []byte(after.text), 0o600, func() error {
-		now, err := readFile(after.path)
-		if err == nil && now != p.manifest {
-			err = fmt.Errorf("%s: %w", after.path, errBusy)
+	n := len(rec.Changes)
+	_, _, err := update(p.manifest.path, false, func(old file) (string, error) {
+		if old != p.manifest {
+			return "", fmt.Errorf("%s: %w", old.path, errBusy)
 		}
-		return err
+		rec.Changes = append(rec.Changes[:n], newChange("", old, file{path: old.path, text: p.text, exists: true}, entries...))
+		return p.text, rec.save(where)
 	})
+	return err
 }
 
 func (r replacement) apply(rec *record, where string) error {
 	var entries []entryChange
 	n := len(rec.Changes)
-	_, _, err := update(r.path, func(old file) (text string, err error) {
+	_, _, err := update(r.path, false, func(old file) (text string, err error) {
 		text, entries, err = r.edit(old.text)
 		if err != nil {
 			return "", err
@@ -209,30 +208,16 @@ func (p *Plan) missingDirs() (dirs []string) {
 	}
 }
 
-// importRecords are the records of imports, the latest last.
+// importRecords are the names of the records of imports in State, the latest last.
 func (e Env) importRecords() []string {
-	all, _ := filepath.Glob(filepath.Join(globEscape(e.State), "import-*.json")) // the pattern is valid
-	slices.Sort(all)
+	all, _ := fs.Glob(os.DirFS(e.State), "import-*.json") // the pattern is valid
 	return all
-}
-
-// globEscape escapes a directory's name in a pattern.
-func globEscape(dir string) string {
-	var out []rune
-	for _, r := range dir {
-		if r == '*' || r == '?' || r == '[' {
-			out = append(out, '[', r, ']')
-		} else {
-			out = append(out, r)
-		}
-	}
-	return string(out)
 }
 
 func (e Env) nextRecord() string {
 	n := 1
 	if all := e.importRecords(); len(all) > 0 {
-		_, _ = fmt.Sscanf(filepath.Base(all[len(all)-1]), "import-%d.json", &n)
+		_, _ = fmt.Sscanf(all[len(all)-1], "import-%d.json", &n)
 		n++
 	}
 	return filepath.Join(e.State, fmt.Sprintf("import-%06d.json", n))
@@ -251,7 +236,7 @@ func (e Env) UndoImport() ([]Undone, error) {
 	if len(all) == 0 {
 		return nil, ErrNothing
 	}
-	where := all[len(all)-1]
+	where := filepath.Join(e.State, all[len(all)-1])
 	rec, err := load(where)
 	if err != nil || rec == nil {
 		return nil, errors.Join(err, ErrNothing)

@@ -7,7 +7,6 @@
 package clients
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -17,6 +16,8 @@ import (
 	"strings"
 
 	"github.com/extmesh/extmesh/internal/document"
+	"github.com/extmesh/extmesh/internal/plainjson"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // Env is where the files of clients are.
@@ -158,118 +159,86 @@ type Entry struct {
 	TokenVar string   // the variable with the bearer token for URL; may be empty
 }
 
-// fields are the members of an object, in order.
-type fields []field
-
-type field struct {
-	key   string
-	value any
+// entry is the mesh's entry in a client's file. The order of its fields is that of the members.
+type entry struct {
+	Type        string            `json:"type,omitempty"`
+	Source      string            `json:"source,omitempty"`
+	Command     any               `json:"command,omitempty"` // opencode: a list of words
+	Args        []string          `json:"args,omitempty"`
+	URL         string            `json:"url,omitempty"`
+	HTTPURL     string            `json:"httpUrl,omitempty"`
+	ServerURL   string            `json:"serverUrl,omitempty"`
+	Tools       []string          `json:"tools,omitempty"`
+	ToolTimeout int               `json:"tool_timeout_sec,omitempty"`
+	Env         map[string]string `json:"env,omitzero"`
+	Enabled     bool              `json:"enabled,omitempty"`
+	Headers     map[string]string `json:"headers,omitempty"`
+	TokenVar    string            `json:"bearer_token_env_var,omitempty"`
 }
 
-// MarshalJSON keeps the order.
-func (f fields) MarshalJSON() ([]byte, error) {
-	var b bytes.Buffer
-	b.WriteByte('{')
-	for i, m := range f {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		key, err := marshal(m.key)
-		if err != nil {
-			return nil, err
-		}
-		value, err := marshal(m.value)
-		if err != nil {
-			return nil, err
-		}
-		b.Write(key)
-		b.WriteByte(':')
-		b.Write(value)
-	}
-	b.WriteByte('}')
-	return b.Bytes(), nil
-}
-
-// marshal is json.Marshal without the escapes for HTML, which people would not write.
-func marshal(v any) (json.RawMessage, error) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	err := enc.Encode(v)
-	return bytes.TrimSpace(b.Bytes()), err
-}
-
-// entry returns the members of an entry as the client wants them.
-func (c Client) entry(e Entry) (fields, error) {
-	if e.URL != "" {
-		return c.remote(e)
-	}
-	args := slices.Concat([]string{"mcp"}, c.args, e.Args)
-	program := fields{{"command", e.Command}, {"args", args}}
-	switch c.shape {
-	case typed:
-		program = append(fields{{"type", "stdio"}}, program...)
-		if c.Name == "copilot-cli" {
-			program = append(program, field{"tools", []string{"*"}})
-		}
-	case codex:
-		program = append(program, field{"tool_timeout_sec", 300}) // Codex's own limit of a call is one minute
-	case zed:
-		program = append(append(fields{{"source", "custom"}}, program...), field{"env", map[string]string{}})
-	case opencode:
-		return fields{{"type", "local"}, {"command", append([]string{e.Command}, args...)}, {"enabled", true}}, nil
-	case plain:
-	}
-	return program, nil
-}
-
-// remote returns the entry of a server that runs already.
-func (c Client) remote(e Entry) (fields, error) {
-	if c.urlKey == "" {
-		return nil, fmt.Errorf("%s only starts servers and cannot use a URL", c.Title)
-	}
-	server := fields{{c.urlKey, e.URL}}
-	switch c.shape {
-	case typed:
-		server = append(fields{{"type", "http"}}, server...)
-		if c.Name == "copilot-cli" {
-			server = append(server, field{"tools", []string{"*"}})
-		}
-	case opencode:
-		server = append(append(fields{{"type", "remote"}}, server...), field{"enabled", true})
-	case codex:
-		server = append(server, field{"tool_timeout_sec", 300})
-	case zed:
-		server = append(fields{{"source", "custom"}}, server...)
-	case plain:
-	}
+// entry returns the entry as the client wants it.
+func (c Client) entry(e Entry) (out entry, err error) {
+	remote := e.URL != ""
 	switch {
+	case !remote:
+		out.Command, out.Args = e.Command, slices.Concat([]string{"mcp"}, c.args, e.Args)
+	case c.urlKey == "":
+		return out, fmt.Errorf("%s only starts servers and cannot use a URL", c.Title)
 	case e.TokenVar == "":
 	case c.variable == "":
-		return nil, fmt.Errorf("%s cannot take a token from a variable", c.Title)
+		return out, fmt.Errorf("%s cannot take a token from a variable", c.Title)
 	case c.shape == codex:
-		server = append(server, field{"bearer_token_env_var", e.TokenVar})
+		out.TokenVar = e.TokenVar
 	default:
-		server = append(server, field{"headers", fields{{"Authorization", "Bearer " + fmt.Sprintf(c.variable, e.TokenVar)}}})
+		out.Headers = map[string]string{"Authorization": "Bearer " + fmt.Sprintf(c.variable, e.TokenVar)}
 	}
-	return server, nil
+	switch c.urlKey {
+	case "url":
+		out.URL = e.URL
+	case "httpUrl":
+		out.HTTPURL = e.URL
+	case "serverUrl":
+		out.ServerURL = e.URL
+	}
+	switch c.shape {
+	case typed:
+		if out.Type = "stdio"; remote {
+			out.Type = "http"
+		}
+		if c.Name == "copilot-cli" {
+			out.Tools = []string{"*"}
+		}
+	case codex:
+		out.ToolTimeout = 300 // Codex's own limit of a call is one minute
+	case zed:
+		if out.Source = "custom"; !remote {
+			out.Env = map[string]string{}
+		}
+	case opencode:
+		if out.Type, out.Enabled = "remote", true; !remote {
+			out.Type, out.Command, out.Args = "local", append([]string{e.Command}, out.Args...), nil
+		}
+	case plain:
+	}
+	return out, nil
 }
 
-// text formats an entry as it is written: JSON, or the lines of a TOML table.
-func (c Client) text(f fields) (string, error) {
-	if c.shape != codex {
-		raw, err := marshal(f)
+// text formats the entry as it is written: JSON, or the lines of a TOML table.
+func (c Client) text(e Entry) (string, error) {
+	entry, err := c.entry(e)
+	if err != nil {
+		return "", err
+	}
+	raw, err := plainjson.Marshal(entry)
+	if err != nil || c.shape != codex {
 		return string(raw), err
 	}
 	var b strings.Builder
-	for _, m := range f {
-		value, err := marshal(m.value) // strings, lists of strings and numbers are the same in TOML
-		if err != nil {
-			return "", err
-		}
-		fmt.Fprintf(&b, "%s = %s\n", m.key, value)
+	members, err := wire.Members(raw)
+	for _, m := range members { // strings, lists of strings and numbers are the same in TOML
+		fmt.Fprintf(&b, "%s = %s\n", m.Key, m.Value)
 	}
-	return b.String(), nil
+	return b.String(), err
 }
 
 // set changes an entry of a client's file, and remove takes it out.

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"path"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -25,6 +26,17 @@ type member struct {
 	URL              string            `json:"url,omitempty"`
 	Headers          map[string]string `json:"headers,omitempty"`
 	HandshakeTimeout string            `json:"handshake_timeout,omitempty"`
+}
+
+// equal reports whether two valid servers are the same. The type follows from the command or the URL, and not all clients
+// write it.
+func (m member) equal(o member) bool {
+	for _, s := range []*member{&m, &o} {
+		if s.Type = ""; len(s.Args) == 0 {
+			s.Args = nil
+		}
+	}
+	return reflect.DeepEqual(m, o)
 }
 
 // filters are the keys with which clients choose some of a server's tools.

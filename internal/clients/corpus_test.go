@@ -220,7 +220,7 @@ func TestChangedMeanwhile(t *testing.T) {
 	for attempts, want := range map[int]error{1: nil, 5: errBusy} {
 		_, path := place(t, "x.json", "{}")
 		n := 0
-		_, _, err := update(path, func(old file) (string, error) {
+		_, _, err := update(path, false, func(old file) (string, error) {
 			if n++; n <= attempts {
 				if err := os.WriteFile(path, fmt.Appendf(nil, `{"n": %d}`, n), 0o600); err != nil {
 					return "", err

@@ -55,14 +55,14 @@ func hash(text string, exists bool) string {
 var errBusy = errors.New("another program changes the file at the same time; nothing was written; try again")
 
 // update changes a file: edit gets its content and returns the new one. If another program has changed the file in the meantime,
-// it starts over. A new file can only be read by the user.
-func update(path string, edit func(old file) (string, error)) (before, after file, err error) {
+// it starts over. A new file can only be read by the user. With dry, nothing is written.
+func update(path string, dry bool, edit func(old file) (string, error)) (before, after file, err error) {
 	for range 3 {
 		if before, err = readFile(path); err != nil {
 			return before, after, err
 		}
 		after = file{path: before.path, exists: true}
-		if after.text, err = edit(before); err != nil || before.exists && after.text == before.text {
+		if after.text, err = edit(before); err != nil || dry || before.exists && after.text == before.text {
 			return before, after, err
 		}
 		if err = os.MkdirAll(filepath.Dir(before.path), 0o700); err != nil {

@@ -6,11 +6,12 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/extmesh/extmesh/internal/document"
+	"github.com/extmesh/extmesh/internal/plainjson"
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
@@ -108,10 +109,10 @@ func (p *Plan) add(id string, s server) (Imported, error) {
 	}
 	out.Runs = m.runs()
 	if err != nil {
-		out.Skipped = reasonOf(err)
+		out.Skipped = terminal.FirstLine(err.Error())
 		return out, nil
 	}
-	name, reason := legalName(id, s.name, m)
+	name, _, reason := check(id, s.name, m)
 	if reason != "" {
 		out.Skipped = reason
 		return out, nil
@@ -124,7 +125,7 @@ func (p *Plan) add(id string, s server) (Imported, error) {
 		m, secrets := m.clone(), []moved(nil)
 		secrets = moveSecrets(candidate, &m)
 		old, taken := p.members[candidate]
-		if taken && (!reflect.DeepEqual(old, m) || !p.sameSecrets(secrets)) {
+		if taken && (!old.equal(m) || !p.sameSecrets(secrets)) {
 			continue
 		}
 		_, needs, reason := check(id, candidate, m)
@@ -147,7 +148,7 @@ func (p *Plan) add(id string, s server) (Imported, error) {
 		}
 		p.secrets = append(p.secrets, secrets...)
 		p.members[candidate] = m
-		raw, err := marshal(m)
+		raw, err := plainjson.Marshal(m)
 		if err == nil {
 			p.text, err = document.SetJSON(p.text, []string{"mcpServers", candidate}, raw)
 		}
@@ -156,12 +157,6 @@ func (p *Plan) add(id string, s server) (Imported, error) {
 		}
 		return out, nil
 	}
-}
-
-// reasonOf is the first line of an error.
-func reasonOf(err error) string {
-	line, _, _ := strings.Cut(err.Error(), "\n")
-	return line
 }
 
 // unset returns the variables that are not set.
@@ -218,15 +213,9 @@ func (m member) runs() string {
 	return command
 }
 
-// legalName returns the name of a server as the mesh has it, or why it cannot be used.
-func legalName(id, name string, m member) (legal, reason string) {
-	legal, _, reason = check(id, name, m)
-	return legal, reason
-}
-
 // check reads a server as a bridge does. needs are the variables that it cannot be started without.
 func check(id, name string, m member) (legal string, needs []string, reason string) {
-	raw, err := marshal(map[string]any{"mcpServers": map[string]member{name: m}})
+	raw, err := plainjson.Marshal(map[string]any{"mcpServers": map[string]member{name: m}})
 	if err != nil {
 		return "", nil, err.Error()
 	}
@@ -249,8 +238,7 @@ func faultOf(diags []manifest.Diagnostic) string {
 	if fault.Key == "" {
 		return "it cannot be used"
 	}
-	text, _, _ := strings.Cut(fault.Message, ": command = ") // what follows has the arguments, among them secrets
-	return strings.TrimPrefix(fault.Key, "mcpServers.") + " " + text
+	return strings.TrimPrefix(fault.Key, "mcpServers.") + " " + fault.Message
 }
 
 // finish completes the plan.

@@ -59,11 +59,7 @@ func (e Env) Install(s Setup) (out Installed, err error) {
 	if !ok {
 		return out, fmt.Errorf("%s has no file for a project", c.Title)
 	}
-	entry, err := c.entry(s.Entry)
-	if err != nil {
-		return out, err
-	}
-	text, err := c.text(entry)
+	text, err := c.text(s.Entry)
 	if err != nil {
 		return out, err
 	}
@@ -77,15 +73,8 @@ func (e Env) Install(s Setup) (out Installed, err error) {
 		}
 		return changed, err
 	}
-	if s.DryRun {
-		old, err := readFile(path)
-		if err == nil {
-			_, err = edit(old)
-		}
-		return out, err
-	}
-	before, after, err := update(path, edit)
-	if err != nil || out.Action == "unchanged" {
+	before, after, err := update(path, s.DryRun, edit)
+	if err != nil || s.DryRun || out.Action == "unchanged" {
 		return out, err
 	}
 	return out, e.remember(c, before, after, entryChange{Path: keys, New: text})
@@ -194,7 +183,7 @@ func (e Env) Uninstall(s Setup) (out Installed, err error) {
 
 // takeOut removes only the entry.
 func (e Env) takeOut(c Client, path string, keys []string, dryRun bool, out *Installed) error {
-	edit := func(old file) (string, error) {
+	_, _, err := update(path, dryRun, func(old file) (string, error) {
 		tree, err := c.parse(old.text)
 		if err != nil {
 			return "", &EditError{Path: path, Err: err}
@@ -211,15 +200,7 @@ func (e Env) takeOut(c Client, path string, keys []string, dryRun bool, out *Ins
 			return "", &EditError{Path: path, Err: err}
 		}
 		return text, nil
-	}
-	if dryRun {
-		old, err := readFile(path)
-		if err == nil {
-			_, err = edit(old)
-		}
-		return err
-	}
-	_, _, err := update(path, edit)
+	})
 	return err
 }
 
@@ -238,19 +219,18 @@ type State struct {
 // States describes the files of all clients: the user's, and those of the project that exist.
 func (e Env) States() (all []State) {
 	for _, c := range Clients {
-		for _, scope := range e.scopes(c) {
-			path, _ := e.Path(c, scope)
-			s := State{Client: c.Name, Title: c.Title, Path: path, Scope: scope, Others: []string{}}
-			f, err := readFile(path)
+		for _, src := range e.files(c) {
+			s := State{Client: c.Name, Title: c.Title, Path: src.Path, Scope: src.scope, Others: []string{}}
+			f, err := readFile(s.Path)
 			if err != nil {
 				s.Found, s.Error = true, err.Error()
 			} else if s.Found = f.exists; s.Found {
 				e.read(&s, c, f.text)
-			} else if scope == User && filepath.Dir(path) != e.Home {
-				info, err := os.Stat(filepath.Dir(path))
+			} else if s.Scope == User && filepath.Dir(s.Path) != e.Home {
+				info, err := os.Stat(filepath.Dir(s.Path))
 				s.Found = err == nil && info.IsDir()
 			}
-			if s.Found || scope == User {
+			if s.Found || s.Scope == User {
 				all = append(all, s)
 			}
 		}

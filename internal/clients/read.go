@@ -20,38 +20,37 @@ type Source struct {
 	Text    string // the content, if it is not in a file
 	Project string // the directory in which the client starts the servers; "" if it depends
 	client  Client // zero if it is not known
+	scope   Scope
 	keys    [][]string
 }
 
-// scopes are those in which a client has a file. The project's file can be the user's, in the home directory.
-func (e Env) scopes(c Client) (all []Scope) {
-	user, isUser := e.Path(c, User)
-	if isUser {
-		all = append(all, User)
-	}
-	if project, ok := e.Path(c, Project); ok && !(isUser && project == user) {
-		all = append(all, Project)
+// files are a client's files, which need not exist. The project's file can be the user's, in the home directory.
+func (e Env) files(c Client) (all []Source) {
+	for _, scope := range []Scope{User, Project} {
+		path, ok := e.Path(c, scope)
+		if !ok || len(all) > 0 && all[0].Path == path {
+			continue
+		}
+		s := Source{Path: path, Label: e.Short(path), scope: scope, client: c, keys: [][]string{{c.key}}}
+		if scope == Project {
+			s.Project = e.Dir
+		}
+		all = append(all, s)
 	}
 	return all
 }
 
 // Sources returns the files of a client: the user's, and that of the project.
 func (e Env) Sources(c Client) (all []Source) {
-	for _, scope := range e.scopes(c) {
-		path, _ := e.Path(c, scope)
-		s := Source{Path: path, Label: e.Short(path), client: c, keys: [][]string{{c.key}}}
-		if scope == Project {
-			s.Project = e.Dir
-		}
-		if f, err := readFile(path); err != nil || f.exists {
+	for _, s := range e.files(c) {
+		f, err := readFile(s.Path)
+		if err != nil || f.exists {
 			all = append(all, s)
 		}
-		if c.Name == "claude-code" && scope == User { // the same file has servers for single projects
+		if c.Name == "claude-code" && s.scope == User && f.exists { // the same file has servers for single projects
 			s.keys, s.Project = [][]string{{"projects", e.Dir, c.key}}, e.Dir
 			s.Label += ", for " + e.Short(e.Dir)
-			if f, err := readFile(path); err == nil && f.exists {
-				all = append(all, s)
-			}
+			all = append(all, s)
 		}
 	}
 	return all
@@ -63,12 +62,8 @@ func (e Env) Source(path string) Source {
 		path = full
 	}
 	for _, c := range Clients {
-		for _, scope := range e.scopes(c) {
-			if p, _ := e.Path(c, scope); p == path {
-				s := Source{Path: path, Label: e.Short(path), client: c, keys: [][]string{{c.key}}}
-				if scope == Project {
-					s.Project = e.Dir
-				}
+		for _, s := range e.files(c) {
+			if s.Path == path {
 				return s
 			}
 		}

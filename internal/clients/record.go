@@ -143,7 +143,7 @@ func (c change) undo() (Undone, error) {
 		return u, nil
 	}
 	u.Action = "restored"
-	_, _, err = update(c.Path, func(f file) (string, error) {
+	_, _, err = update(c.Path, false, func(f file) (string, error) {
 		if text, ok := c.restored(f); ok {
 			return text, nil
 		}

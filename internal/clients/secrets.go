@@ -41,7 +41,7 @@ type moved struct {
 // moveSecrets replaces the secrets in a server's values by references to files. server is its name.
 func moveSecrets(server string, m *member) (out []moved) {
 	move := func(name, value string) string {
-		if value == "" || strings.Contains(value, "${") {
+		if value == "" || reference(value) || m.refersToOwn(value) {
 			return value
 		}
 		file := path.Join(secretsDir, server+"."+strings.Trim(notInFile.ReplaceAllString(name, "-"), "-."))
@@ -91,6 +91,16 @@ func holdsSecret(text string) bool {
 // reference reports whether a value has a placeholder, so that it is no secret itself.
 func reference(value string) bool {
 	return strings.Contains(strings.ReplaceAll(value, "$${", ""), "${")
+}
+
+// refersToOwn reports whether a value has a reference to one of the server's own variables, which the server replaces itself.
+func (m *member) refersToOwn(value string) bool {
+	for name := range m.Env {
+		if strings.Contains(value, "$${"+name+"}") {
+			return true
+		}
+	}
+	return false
 }
 
 // moveParameters moves the secret parameters of a URL. The rest of it stays as it is.

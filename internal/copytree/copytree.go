@@ -121,7 +121,8 @@ func (s source) ReadLink(name string) (string, error)   { return fs.ReadLink(s.F
 func (s source) Lstat(name string) (fs.FileInfo, error) { return fs.Lstat(s.FS, name) }
 
 // Place replaces target by a copy of t, by renaming: a reader finds the old directory, the new one or none, never half
-// of one. After an error target is unchanged. manifestName and hash are those of the manifest that was checked.
+// of one. After an error other than a *LeftoverError target is unchanged. manifestName and hash are those of the manifest
+// that was checked.
 func (t *Tree) Place(ctx context.Context, target, manifestName, hash string) error {
 	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
 		return err
@@ -140,10 +141,22 @@ func (t *Tree) Place(ctx context.Context, target, manifestName, hash string) err
 	if stranded, ok := errors.AsType[*strandedError](err); ok {
 		return stranded // keep the temporary directory: it contains the old version
 	}
-	if left := os.RemoveAll(work); left != nil {
-		err = errors.Join(err, fmt.Errorf("the temporary directory %s could not be removed; remove it by hand: %w", work, left))
+	if left := os.RemoveAll(work); left != nil && err == nil {
+		return &LeftoverError{work, left}
+	} else if left != nil {
+		err = errors.Join(err, &LeftoverError{work, left})
 	}
 	return err
+}
+
+// LeftoverError is a temporary directory that could not be removed. If it is the only error, the new version is in place.
+type LeftoverError struct {
+	Dir string
+	error
+}
+
+func (e *LeftoverError) Error() string {
+	return fmt.Sprintf("the temporary directory %s could not be removed; remove it by hand: %v", e.Dir, e.error)
 }
 
 // copy copies the tree to dst.

@@ -45,6 +45,9 @@ func (r *recorder) noteTool(q *request) {
 func (h *httpServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
 	rec := &recorder{ResponseWriter: w}
+	if r.Body != http.NoBody { // also of a request that is refused, whose body net/http reads before it sends the answer
+		_ = http.NewResponseController(w).SetReadDeadline(began.Add(bodyTimeout))
+	}
 	h.serve(rec, r)
 	if logger := h.door.opt.Logger; logger.Enabled(context.Background(), slog.LevelDebug) {
 		logger.Debug("request", "method", r.Method, "path", clip(r.URL.Path, 128), "status", rec.status, "took", time.Since(began),

@@ -68,11 +68,7 @@ func wordsOf(t *listedTool) map[string]float32 {
 	}
 	add(t.key.Tool, weightName)
 	add(t.key.ID, weightExtension)
-	for _, m := range t.tool.Extra {
-		if m.Key == "title" {
-			add(textOf(m.Value), weightTitle)
-		}
-	}
+	add(textOf(t.tool.Member("title")), weightTitle)
 	_, description, _ := strings.Cut(t.tool.Description, "] ") // after [ext:<id>]
 	add(clip(description, 4<<10), weightText)
 	var schema struct {

@@ -73,7 +73,7 @@ func (r *call) setSubject(subject string, via *identity) {
 // isEnded reports that the client does not want an answer any more.
 func (r *call) isEnded() bool {
 	cause := context.Cause(r.ctx)
-	return cause == errCancelled || cause == errClosed
+	return cause == errCancelled || cause == errClosed || cause == context.Canceled // the last is that of an HTTP request
 }
 
 // isDeniedBy reports whether a permission violation is about this call. Its text has the subject in quotes. The caller
@@ -126,6 +126,9 @@ func (c tools) callTool(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 	c.door.awaitReady(running.ctx)
 	if c.searches(c.view.now.Load(), q.era) && isSearchTool(name) {
 		return c.callSearchTool(running, q, name, args)
+	}
+	if b := c.door.mesh.Load(); b != nil && !isLoaded(b.catalog) && !strings.Contains(name, "/") { // the catalog has not been read yet
+		return unreachable(&callee{name: name}).to(q), nil
 	}
 	t, err := c.resolve(q, name)
 	if err != nil {

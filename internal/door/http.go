@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
@@ -77,6 +78,7 @@ func (d *Door) ServeHTTP(ctx context.Context, l net.Listener, o HTTPOptions) err
 	defer h.sessions.endAll()
 	srv := &http.Server{
 		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 32 << 10, TLSConfig: o.TLS,
+		ErrorLog: slog.NewLogLogger(d.opt.Logger.Handler(), slog.LevelDebug), // a failed TLS handshake for each port scan
 	}
 	l = rawio.Listener{Listener: l}
 	ended := make(chan error, 1)
@@ -265,7 +267,6 @@ func (x *exchange) readBody() ([]byte, *fault) {
 	if x.r.ContentLength > limit {
 		return nil, x.tooLarge()
 	}
-	_ = http.NewResponseController(x.w).SetReadDeadline(time.Now().Add(bodyTimeout))
 	var body []byte
 	var err error
 	if n := x.r.ContentLength; n >= 0 {
@@ -274,7 +275,7 @@ func (x *exchange) readBody() ([]byte, *fault) {
 	} else {
 		body, err = io.ReadAll(io.LimitReader(x.r.Body, limit+1))
 	}
-	if err == nil { // otherwise net/http would wait for the rest of the body without a limit
+	if err == nil && int64(len(body)) <= limit { // otherwise net/http would wait for the rest of the body without a limit
 		_ = http.NewResponseController(x.w).SetReadDeadline(time.Time{})
 	}
 	switch {
@@ -367,7 +368,7 @@ func (x *exchange) listen(c *client, q *request) {
 		case <-ctx.Done():
 		}
 	}()
-	x.copyEvents(s, 0, nil, func() bool { return false })
+	x.copyEvents(s, 0, nil, func() bool { return false }, func(int) {})
 }
 
 var errDraining = errors.New("the server stops")

@@ -123,14 +123,10 @@ func renderTool(s *mesh.Spec, t *mesh.Tool) (_ *item, reason string) {
 	}
 	it.input = fit
 	it.note(change)
-	for _, m := range t.Extra {
-		if m.Key == "execution" && mcp.NeedsTask(m.Value) {
-			return nil, "it can only run as a task, which is not supported"
-		}
-		if m.Key == "annotations" {
-			_ = json.Unmarshal(m.Value, &it.hints) // malformed annotations are left out below
-		}
+	if mcp.NeedsTask(t.Member("execution")) {
+		return nil, "it can only run as a task, which is not supported"
 	}
+	_ = json.Unmarshal(t.Member("annotations"), &it.hints) // malformed annotations are left out below
 	it.render(t.Description)
 	if len(it.modern) > maxItem {
 		it.shrink()
@@ -149,7 +145,7 @@ func (it *item) render(description string) {
 	var head, rest, restLegacy []byte
 	for _, m := range it.tool.Extra {
 		modern, legacy := mcp.FitMember(m.Key, m.Value)
-		text := appendMember(nil, m.Key, mcp.OneLine(m.Value))
+		text := wire.AppendMember(nil, m.Key, mcp.OneLine(m.Value))
 		switch {
 		case !modern:
 			it.note("the member " + m.Key + " was left out: it is malformed")
@@ -163,9 +159,9 @@ func (it *item) render(description string) {
 		}
 	}
 	if description != "" {
-		head = appendMember(head, "description", mcp.Quote(description))
+		head = wire.AppendMember(head, "description", mcp.Quote(description))
 	}
-	head = appendMember(head, "inputSchema", mcp.OneLine(it.input))
+	head = wire.AppendMember(head, "inputSchema", mcp.OneLine(it.input))
 	it.modern = slices.Concat(head, rest)
 	it.legacy = it.modern
 	if len(rest) != len(restLegacy) {
@@ -183,13 +179,6 @@ func (it *item) shrink() {
 	it.tool = &kept
 	it.render(clip(full.Description, maxDescription))
 	it.tool = full
-}
-
-func appendMember(dst []byte, key string, value []byte) []byte {
-	dst = append(dst, ',')
-	dst = append(dst, mcp.Quote(key)...)
-	dst = append(dst, ':')
-	return append(dst, value...)
 }
 
 // clip shortens text to n bytes, at the boundary of a character.

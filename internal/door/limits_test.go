@@ -199,6 +199,7 @@ func TestSlowRequests(t *testing.T) {
 	}{
 		{"head", head, headerTimeout, ""},
 		{"body", head + "\r\n{", bodyTimeout, "400 Bad Request"},
+		{"body of a request that is refused", strings.Replace(head, "/mcp", "/nothing", 1) + "\r\n{", bodyTimeout, "404 Not Found"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			inBubble(t, HTTPOptions{}, func(t *testing.T, p *pipes) {
@@ -343,6 +344,32 @@ func TestRemembered(t *testing.T) {
 	if second.add(big); all.remembered.Load() != 0 {
 		t.Errorf("%d bytes are remembered after the end of the session", all.remembered.Load())
 	}
+}
+
+// TestRoomForSessions: a token has half of the sessions. A new one takes the place of one that was unused for a minute.
+func TestRoomForSessions(t *testing.T) {
+	all := newSessions(4)
+	d := runDoor(t, Options{})
+	add := func(principal string) (*session, bool) { return all.add(d.newClient(d.view, principal), true) }
+	first, _ := add("ada")
+	second, _ := add("ada")
+	if _, ok := add("ada"); ok {
+		t.Error("ada has a third session")
+	}
+	if _, ok := add("bob"); !ok {
+		t.Error("bob has none")
+	}
+	first.used, second.used = time.Now().Add(-2*replaceAfter), time.Now().Add(-3*replaceAfter)
+	done := second.use()
+	third, ok := add("ada")
+	if !ok || all.get(first.id) != nil || all.get(second.id) != second {
+		t.Error("the unused session was not replaced")
+	}
+	done()
+	for _, n := range []*session{second, third} {
+		all.end(n)
+	}
+	all.endAll()
 }
 
 // TestRoomForIdentities: the connection that was not used for longest makes room for another client's; one in use does not.

@@ -4,11 +4,11 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/calls"
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/mcp"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -34,17 +34,10 @@ const (
 
 var outcomeNames = [outcomes]string{"ok", "failed", "error", "cancelled"}
 
-// durationBounds are the upper limits of the buckets of durations.
-var durationBounds = [...]time.Duration{
-	time.Millisecond, 5 * time.Millisecond, 25 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond,
-	2500 * time.Millisecond, 10 * time.Second, time.Minute,
-}
-
 // methodMetrics are the metrics of one method.
 type methodMetrics struct {
 	legacy, modern [outcomes]atomic.Uint64
-	took           [len(durationBounds) + 1]atomic.Uint64
-	sum            atomic.Int64 // nanoseconds
+	took           calls.Histogram
 }
 
 // metrics are the metrics of a Door.
@@ -93,13 +86,7 @@ func (m *metrics) count(q *request, began time.Time, err *rpc.Error) {
 	if q.method == mcp.MethodListen {
 		return // a subscription lasts as long as the client wants
 	}
-	took := time.Since(began)
-	i := 0
-	for i < len(durationBounds) && took > durationBounds[i] {
-		i++
-	}
-	of.took[i].Add(1)
-	of.sum.Add(int64(took))
+	of.took.Add(time.Since(began))
 }
 
 func (m *metrics) refuse(reason string) {
@@ -120,7 +107,7 @@ func (d *Door) WriteMetrics(w io.Writer) {
 	daemon.Family(w, "extmesh_mcp_request_duration_seconds", "histogram", "Time from the arrival of a request to its answer.")
 	for _, name := range names {
 		if name != mcp.MethodListen {
-			m.methods[name].writeDurations(w, name)
+			daemon.Histogram(w, "extmesh_mcp_request_duration_seconds", m.methods[name].took.Read(), "method", name)
 		}
 	}
 	daemon.Family(w, "extmesh_mcp_inflight_calls", "gauge", "Calls in progress.")
@@ -154,19 +141,4 @@ func (m *methodMetrics) writeRequests(w io.Writer, method string) {
 		daemon.Sample(w, "extmesh_mcp_requests_total", float64(m.legacy[i].Load()), "method", method, "era", "legacy", "outcome", name)
 		daemon.Sample(w, "extmesh_mcp_requests_total", float64(m.modern[i].Load()), "method", method, "era", "modern", "outcome", name)
 	}
-}
-
-// writeDurations writes a histogram; each bucket includes the ones before it.
-func (m *methodMetrics) writeDurations(w io.Writer, method string) {
-	n := uint64(0)
-	for i := range m.took {
-		n += m.took[i].Load()
-		le := "+Inf"
-		if i < len(durationBounds) {
-			le = strconv.FormatFloat(durationBounds[i].Seconds(), 'g', -1, 64)
-		}
-		daemon.Sample(w, "extmesh_mcp_request_duration_seconds_bucket", float64(n), "method", method, "le", le)
-	}
-	daemon.Sample(w, "extmesh_mcp_request_duration_seconds_sum", time.Duration(m.sum.Load()).Seconds(), "method", method)
-	daemon.Sample(w, "extmesh_mcp_request_duration_seconds_count", float64(n), "method", method)
 }

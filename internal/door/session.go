@@ -17,9 +17,10 @@ import (
 
 // The limits of sessions of the legacy era.
 const (
-	sessionIdle = 30 * time.Minute // without a request or a stream
-	resumeTime  = 5 * time.Minute  // for which an ended stream is remembered
-	maxStreams  = 64               // that a session remembers
+	sessionIdle  = 30 * time.Minute // without a request or a stream
+	replaceAfter = time.Minute      // the same, after which another session may take its place
+	resumeTime   = 5 * time.Minute  // for which an ended stream is remembered
+	maxStreams   = 64               // that a session remembers
 )
 
 // session is a session of the legacy era over HTTP.
@@ -38,6 +39,7 @@ type session struct {
 	count   int                // of them, since the beginning
 	open    int                // requests
 	reader  int                // number of the last GET request; an earlier one ends
+	read    int                // number of the first event that no GET request has got
 	used    time.Time
 }
 
@@ -52,23 +54,55 @@ type sessions struct {
 
 func newSessions(limit int) *sessions { return &sessions{max: limit, all: map[string]*session{}} }
 
-// add makes a session, unless there are too many.
+// add makes a session. If there are too many, or half of them are those of the client's token, it takes the place of the one of
+// the same token that was not used for longest; ok is false if all were used within a minute.
 func (s *sessions) add(c *client, numbered bool) (*session, bool) {
 	n := &session{id: rand.Text(), client: c, all: s, numbered: numbered, streams: map[string]*stream{}, used: time.Now(), main: newStream("main", numbered)}
 	n.ctx, n.cancel = context.WithCancelCause(context.Background()) // a session outlives the request that began it
 	n.unlisten = c.notifyClient(func(message []byte) { n.main.add(message) })
 	s.mu.Lock()
-	full := len(s.all) >= s.max
-	if !full {
+	full := len(s.all) >= s.max || c.principal != "" && s.countLocked(c.principal) >= max(1, s.max/2)
+	var idle *session
+	if full {
+		idle = s.idlestLocked(c.principal, time.Now())
+	}
+	if !full || idle != nil {
 		s.all[n.id] = n
 	}
 	s.mu.Unlock()
-	if full {
+	switch {
+	case idle != nil:
+		s.end(idle)
+	case full:
 		n.cancel(nil)
 		n.unlisten()
 		return nil, false
 	}
 	return n, true
+}
+
+// countLocked is the number of sessions of a principal. The caller holds mu.
+func (s *sessions) countLocked(principal string) (n int) {
+	for _, one := range s.all {
+		if one.client.principal == principal {
+			n++
+		}
+	}
+	return n
+}
+
+// idlestLocked is the session of a principal that was not used for longest, but at least for a minute; nil if there is none. The
+// caller holds mu.
+func (s *sessions) idlestLocked(principal string, now time.Time) (idlest *session) {
+	last := now.Add(-replaceAfter)
+	for _, n := range s.all {
+		n.mu.Lock()
+		if n.client.principal == principal && n.open == 0 && n.used.Before(last) {
+			idlest, last = n, n.used
+		}
+		n.mu.Unlock()
+	}
+	return idlest
 }
 
 func (s *sessions) get(id string) *session {
@@ -279,8 +313,7 @@ func (x *exchange) session() {
 		return
 	}
 	defer end()
-	s, from := n.main, 0
-	_, from, _, _ = s.from(0)
+	s, from := n.main, n.unread()
 	if last := x.r.Header.Get(mcp.HeaderLastEventID); last != "" {
 		var ok bool
 		if s, from, ok = n.resume(last); !ok {
@@ -289,6 +322,13 @@ func (x *exchange) session() {
 		}
 	}
 	x.events(n, s, from)
+}
+
+// unread is the number of the first event that no GET request has got: a client without event ids continues there.
+func (n *session) unread() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.read
 }
 
 // resume finds the stream of an event id, and the number of the event after it.
@@ -308,8 +348,13 @@ func (n *session) resume(last string) (s *stream, from int, ok bool) {
 
 // events sends the events of a stream to a GET request. Of several requests for the main stream the last one gets it.
 func (x *exchange) events(n *session, s *stream, from int) {
-	isReplaced := func() bool { return false }
+	isReplaced, sent := func() bool { return false }, func(int) {}
 	if s == n.main {
+		sent = func(next int) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.read = max(n.read, next)
+		}
 		n.mu.Lock()
 		n.reader++
 		reader := n.reader
@@ -321,11 +366,12 @@ func (x *exchange) events(n *session, s *stream, from int) {
 			return n.reader != reader
 		}
 	}
-	x.copyEvents(s, from, n.ctx.Done(), isReplaced)
+	x.copyEvents(s, from, n.ctx.Done(), isReplaced, sent)
 }
 
-// copyEvents sends the events of a stream until it ends, or one of the other conditions holds.
-func (x *exchange) copyEvents(s *stream, from int, stop <-chan struct{}, isReplaced func() bool) {
+// copyEvents sends the events of a stream until it ends, or one of the other conditions holds. It calls sent with the number of
+// the next event after those that it has sent.
+func (x *exchange) copyEvents(s *stream, from int, stop <-chan struct{}, isReplaced func() bool, sent func(next int)) {
 	startEvents(x.w)
 	out := &reply{x: x, streaming: true}
 	defer out.extend()
@@ -341,6 +387,9 @@ func (x *exchange) copyEvents(s *stream, from int, stop <-chan struct{}, isRepla
 		for _, message := range events {
 			out.write(appendEvent(nil, s.eventID(from), message))
 			from++
+		}
+		if !out.failed {
+			sent(from)
 		}
 		out.flush()
 		if ended || out.failed || isReplaced() {

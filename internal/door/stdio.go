@@ -1,7 +1,6 @@
 package door
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -99,22 +98,22 @@ func (s *stdioServer) end() {
 
 // read handles the messages until r ends.
 func (s *stdioServer) read(r io.Reader) error {
-	lines := newLines(r)
+	lines := jsonrpc.NewLineReader(r, maxMessage)
 	for {
-		line, err := lines.next()
+		line, err := lines.Next()
+		long, isLong := errors.AsType[*jsonrpc.LongLineError](err)
 		switch {
-		case errors.Is(err, errLongLine):
-			s.refuse(rpc.CodeInvalidRequest, fmt.Sprintf("the message is longer than %d MiB", maxMessage>>20))
+		case isLong:
+			s.out.reply(jsonrpc.AppendError(nil, long.ID, &rpc.Error{Code: rpc.CodeInvalidRequest, Message: fmt.Sprintf("the message is longer than %d MiB", maxMessage>>20)}))
 		case err == io.EOF:
-			if len(line) > 0 { // without a line end: complete or not
-				line = bytes.Clone(line)
-				if env, err := jsonrpc.Scan(line); err == nil && utf8.Valid(line) {
-					s.message(&env)
-				}
-			}
 			return nil
 		case err != nil:
 			return fmt.Errorf("reading from the client: %w", err)
+		case lines.Cut(): // complete or not
+			text := bytes.Clone(line)
+			if env, err := jsonrpc.Scan(text); err == nil && utf8.Valid(text) {
+				s.message(&env)
+			}
 		default:
 			s.line(line)
 		}
@@ -226,55 +225,4 @@ func validID(id []byte) []byte {
 		return id
 	}
 	return nil
-}
-
-var errLongLine = errors.New("the line is too long")
-
-// lines reads lines of up to maxMessage.
-type lines struct {
-	r     *bufio.Reader
-	long  []byte // a line that is longer than the reader's buffer
-	begun bool
-}
-
-func newLines(r io.Reader) *lines { return &lines{r: bufio.NewReaderSize(r, 64<<10)} }
-
-// next returns the next line, which is valid until the next call. With io.EOF it returns what follows the last line end.
-func (l *lines) next() ([]byte, error) {
-	line, err := l.r.ReadSlice('\n')
-	if err == bufio.ErrBufferFull {
-		line, err = l.collect(line)
-	}
-	if !l.begun {
-		l.begun = true
-		line = bytes.TrimPrefix(line, []byte("\ufeff"))
-	}
-	return line, err
-}
-
-// collect reads the rest of a long line, and discards it if it is too long.
-func (l *lines) collect(begin []byte) ([]byte, error) {
-	l.long = append(l.long[:0], begin...)
-	tooLong := false
-	for {
-		part, err := l.r.ReadSlice('\n')
-		if tooLong = tooLong || len(l.long)+len(part) > maxMessage; tooLong {
-			l.long = nil
-		} else {
-			l.long = append(l.long, part...)
-		}
-		switch {
-		case err == bufio.ErrBufferFull:
-		case tooLong && err == nil:
-			return nil, errLongLine
-		case tooLong:
-			return nil, err
-		default:
-			line := l.long
-			if cap(l.long) > 1<<20 { // do not keep the memory
-				l.long = nil
-			}
-			return line, err
-		}
-	}
 }

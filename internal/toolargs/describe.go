@@ -45,17 +45,21 @@ type schemaView struct {
 
 // Describe lists the arguments that a schema declares, in the schema's order, with a text for the type of each.
 func Describe(schema json.RawMessage) []Argument {
-	v := viewer{root: schema, refs: map[string]json.RawMessage{}}
+	v := newViewer(schema)
 	v.object("", schema, 0)
 	return v.rows
 }
 
-// viewer collects the rows of one schema.
+// viewer reads one schema, and collects the rows that describe it.
 type viewer struct {
 	root json.RawMessage
 	rows []Argument
 	read int // bytes
 	refs map[string]json.RawMessage
+}
+
+func newViewer(schema json.RawMessage) *viewer {
+	return &viewer{root: schema, refs: map[string]json.RawMessage{}}
 }
 
 // mayRead counts what is read of the schema, and reports whether that is not too much.
@@ -70,7 +74,7 @@ func (v *viewer) object(prefix string, schema json.RawMessage, depth int) {
 	if !v.mayRead(len(schema)) {
 		return
 	}
-	for _, p := range Properties(schema) {
+	for _, p := range properties(schema) {
 		if len(v.rows) >= maxDescribed {
 			return
 		}
@@ -126,6 +130,38 @@ func (v *viewer) resolved(schema json.RawMessage, depth int) json.RawMessage {
 	}
 	v.refs[s.Ref] = at
 	return v.resolved(at, depth+1)
+}
+
+// values is the schema with the keywords about values: behind references, and behind an allOf of one schema.
+func (v *viewer) values(schema json.RawMessage, depth int) json.RawMessage {
+	schema = v.resolved(schema, 0)
+	if s := v.view(schema); depth < maxDepth && len(s.Enum) == 0 && len(s.AllOf) == 1 {
+		return v.values(s.AllOf[0], depth+1)
+	}
+	return schema
+}
+
+// types are the JSON types that a value may have; none if it may have any.
+func (v *viewer) types(schema json.RawMessage, depth int) []string {
+	if depth >= maxDepth {
+		return nil
+	}
+	s := v.view(schema)
+	if types := typesIn(s.Type); len(types) > 0 {
+		return types
+	}
+	if len(s.AllOf) == 1 {
+		return v.types(s.AllOf[0], depth+1)
+	}
+	var types []string
+	for _, branch := range slices.Concat(s.AnyOf, s.OneOf) {
+		of := v.types(branch, depth+1)
+		if len(of) == 0 {
+			return nil
+		}
+		types = append(types, of...)
+	}
+	return types
 }
 
 // typeText is the type of a value in words: string, "metric" or "imperial", array of integer, integer from 1 to 9.

@@ -37,11 +37,7 @@ func suggest(t wire.Tool) (s suggestion, ok bool) {
 		ReadOnly    bool `json:"readOnlyHint"`
 		Destructive bool `json:"destructiveHint"`
 	}
-	for _, m := range t.Extra {
-		if m.Key == "annotations" {
-			_ = json.Unmarshal(m.Value, &hints) // without hints it is neither
-		}
-	}
+	_ = json.Unmarshal(t.Member("annotations"), &hints) // without hints it is neither
 	if hints.Destructive && !hints.ReadOnly {
 		return s, false
 	}
@@ -70,9 +66,9 @@ func Example(input json.RawMessage) (words []string, ok bool) {
 	if len(input) > 0 && json.Unmarshal(input, &top) != nil {
 		return nil, false
 	}
-	values := map[string]json.RawMessage{}
+	v, values := newViewer(input), map[string]json.RawMessage{}
 	for _, key := range top.Required {
-		value, known := exampleValue(key, top.Properties[key])
+		value, known := exampleValue(key, v.resolved(top.Properties[key], 0))
 		values[key] = value
 		words = append(words, terminal.ShellWord(word(key, value, known)))
 	}

@@ -29,6 +29,7 @@ func TestExample(t *testing.T) {
 		{`{"properties":{"list":{"type":"array","items":{}}},"required":["list"]}`, []string{"'list=[]'"}, true},
 		{`{"properties":{"list":{"type":"array","minItems":1}},"required":["list"]}`, nil, false},
 		{`{"properties":{"at":{"type":"string","format":"date-time"}},"required":["at"]}`, []string{"at=2026-01-31T12:00:00Z"}, true},
+		{`{"$defs":{"n":{"type":"integer","minimum":3}},"properties":{"n":{"$ref":"#/$defs/n"}},"required":["n"]}`, []string{"n=3"}, true},
 		{`{"required":["any"]}`, []string{"any=hello"}, true},
 		{`{"properties":{"odd":{"type":["null","boolean"]}},"required":["odd"]}`, []string{"odd=null"}, true},
 	} {

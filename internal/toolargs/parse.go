@@ -181,6 +181,16 @@ func (p Property) Choices() (words []string) {
 // Properties reads the arguments that a schema declares, in the schema's order. It returns none if the schema cannot
 // be read.
 func Properties(schema json.RawMessage) []Property {
+	v := newViewer(schema)
+	all := properties(schema)
+	for i, p := range all {
+		all[i].types, all[i].schema = v.types(p.schema, 0), v.values(p.schema, 0)
+	}
+	return all
+}
+
+// properties is Properties without types and without following references.
+func properties(schema json.RawMessage) []Property {
 	var top struct {
 		Properties json.RawMessage `json:"properties"`
 		Required   json.RawMessage `json:"required"`
@@ -197,39 +207,12 @@ func Properties(schema json.RawMessage) []Property {
 	var out []Property
 	for _, m := range members {
 		var s struct {
-			Type        json.RawMessage `json:"type"`
-			Description string          `json:"description"`
-			AnyOf       json.RawMessage `json:"anyOf"`
-			OneOf       json.RawMessage `json:"oneOf"`
+			Description string `json:"description"`
 		}
-		p := Property{Name: m.Key, Required: slices.Contains(required, m.Key), schema: m.Value}
-		if json.Unmarshal(m.Value, &s) == nil {
-			p.Description = s.Description
-			if p.types = typesIn(s.Type); len(p.types) == 0 {
-				p.types = append(typesOfAny(s.AnyOf), typesOfAny(s.OneOf)...)
-			}
-		}
-		out = append(out, p)
+		_ = json.Unmarshal(m.Value, &s) // without a description there is none
+		out = append(out, Property{Name: m.Key, Description: s.Description, Required: slices.Contains(required, m.Key), schema: m.Value})
 	}
 	return out
-}
-
-// typesOfAny are the types that one of the schemas in a list has; none if one of them can have any type.
-func typesOfAny(list json.RawMessage) (types []string) {
-	var schemas []struct {
-		Type json.RawMessage `json:"type"`
-	}
-	if json.Unmarshal(list, &schemas) != nil {
-		return nil
-	}
-	for _, s := range schemas {
-		of := typesIn(s.Type)
-		if len(of) == 0 {
-			return nil
-		}
-		types = append(types, of...)
-	}
-	return types
 }
 
 func typesOf(schema []Property, key string) []string {

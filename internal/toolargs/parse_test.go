@@ -43,6 +43,24 @@ func TestProperties(t *testing.T) {
 	}
 }
 
+// TestReferences: the type of an argument may be in another part of the schema.
+func TestReferences(t *testing.T) {
+	schema := json.RawMessage(`{"$defs":{"o":{"type":"object"},"n":{"enum":[1,2],"type":"integer"},"r":{"$ref":"#/$defs/r"}},"properties":{
+		"ref":{"$ref":"#/$defs/o"},"maybe":{"anyOf":[{"$ref":"#/$defs/o"},{"type":"null"}]},"all":{"allOf":[{"$ref":"#/$defs/n"}],"default":1},
+		"loop":{"$ref":"#/$defs/r"},"missing":{"$ref":"#/$defs/x"},"odd":{"anyOf":[{"$ref":"#/$defs/x"},{"type":"null"}]}}}`)
+	for arg, want := range map[string]string{
+		`ref={"a":1}`: `{"ref":{"a":1}}`, "maybe={}": `{"maybe":{}}`, "maybe=null": `{"maybe":null}`, "all=2": `{"all":2}`,
+		"loop=1": `{"loop":"1"}`, "missing=1": `{"missing":"1"}`, "odd=1": `{"odd":"1"}`,
+	} {
+		if got, err := Parse([]string{arg}, schema, nil); err != nil || string(got) != want {
+			t.Errorf("%s: %s, %v; want %s", arg, got, err, want)
+		}
+	}
+	if c := Properties(schema)[2].Choices(); !slices.Equal(c, []string{"all=1", "all=2"}) {
+		t.Errorf("choices: %q", c)
+	}
+}
+
 // TestDescribeHostile: what is read of a schema is limited, also if each reference leads to twelve others.
 func TestDescribeHostile(t *testing.T) {
 	branches := strings.TrimSuffix(strings.Repeat(`{"$ref":"#/$defs/a"},`, 12), ",")

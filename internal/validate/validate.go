@@ -9,9 +9,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/internal/discovery"
 	"github.com/extmesh/extmesh/internal/document"
 	"github.com/extmesh/extmesh/internal/gate"
 	"github.com/extmesh/extmesh/pkg/manifest"
@@ -119,10 +121,10 @@ func (v *validator) path(ctx context.Context, path string) {
 	}
 }
 
-func (v *validator) manifest(path string, data []byte, sidecar *manifest.Sidecar, err error) {
+func (v *validator) manifest(path string, data []byte, sidecar *manifest.Sidecar, err error) []manifest.Diagnostic {
 	if err != nil {
 		v.add(Result{Path: path, Diagnostics: unreadable(path, err)})
-		return
+		return nil
 	}
 	rules := v.Manifest
 	rules.Sidecar = sidecar
@@ -131,26 +133,42 @@ func (v *validator) manifest(path string, data []byte, sidecar *manifest.Sidecar
 	}
 	m, diags := manifest.Parse(path, data, rules)
 	v.parsed(path, m, diags)
+	return diags
 }
 
 // clientFile checks an .mcp.json or the file of another MCP client: as part of the plugin.toml next to it, if there is
 // one, or as an extension of its own.
 func (v *validator) clientFile(path string) {
-	dir := filepath.Dir(path)
-	whole := filepath.Join(dir, manifest.FileName)
-	if data, err := document.ReadFile(whole); err == nil && filepath.Base(path) == manifest.SidecarName {
-		v.manifest(whole, data, sidecar(whole), nil)
-		return
-	}
 	data, err := document.ReadFile(path)
 	if err != nil {
 		v.add(Result{Path: path, Diagnostics: unreadable(path, err)})
+		return
+	}
+	dir := filepath.Dir(path)
+	whole := filepath.Join(dir, manifest.FileName)
+	if text, err := document.ReadFile(whole); err == nil && filepath.Base(path) == manifest.SidecarName {
+		v.broken(path, data, v.manifest(whole, text, &manifest.Sidecar{Path: path, Data: data}, nil))
 		return
 	}
 	rules := v.Manifest
 	rules.Program = gate.Program(dir)
 	m, diags := manifest.ParseSidecar(nameOf(dir), path, data, rules)
 	v.parsed(path, m, diags)
+}
+
+// broken adds a result for the sidecar at path if it is not used as a whole, as the diagnostics of the manifest next to it
+// report. For a bridge that is a warning, since that extension runs, but whoever names the file wants to use it.
+func (v *validator) broken(path string, data []byte, diags []manifest.Diagnostic) {
+	_, alone := manifest.ParseSidecar("sidecar", path, data, v.Manifest)
+	var faults []manifest.Diagnostic
+	for _, d := range alone {
+		if d.Level == manifest.Error && slices.ContainsFunc(diags, func(o manifest.Diagnostic) bool { return o.Path == path && o.Message == d.Message }) {
+			faults = append(faults, d)
+		}
+	}
+	if len(faults) > 0 {
+		v.add(Result{Path: path, Diagnostics: faults})
+	}
 }
 
 // parsed adds the result of parsing a manifest.
@@ -183,6 +201,9 @@ func (v *validator) skill(path string) {
 	}
 	_, diags := manifest.ParseSkill(path, data)
 	name := nameOf(filepath.Dir(path))
+	if err := discovery.SkillDir(name); err != nil {
+		diags = append(diags, manifest.Diagnostic{Level: manifest.Error, Path: path, Message: err.Error()})
+	}
 	v.add(Result{Path: path, ID: name, Checked: "skill " + name, Diagnostics: diags})
 }
 
