@@ -73,6 +73,11 @@ the last 1,000 lines of an instance.`,
 			if s.after, err = sinceLimit(f.since, cmd.Flags().Changed("lines"), &s.lines); err != nil {
 				return err
 			}
+			for _, id := range s.ids {
+				if err := checkID(id); err != nil {
+					return err
+				}
+			}
 			limit := requestTimeout
 			if f.follow {
 				limit = 0
@@ -136,9 +141,6 @@ func (s logsCommand) run(ctx context.Context) error {
 	closed := s.nc.StatusChanged(nats.CLOSED)
 	defer s.nc.RemoveStatusListener(closed)
 	for _, id := range s.want.ids {
-		if err := checkID(id); err != nil {
-			return err
-		}
 		var cancel context.CancelFunc
 		ctx, cancel = s.denied.watch(ctx, s.prefix.Log(id)+`"`)
 		defer cancel()

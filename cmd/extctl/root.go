@@ -85,8 +85,10 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
 	a.verb = cmd.CommandPath()
-	if err != nil {
-		a.chooseErrorFormat(cmd)
+	if err != nil && !a.json { // it may have stopped the command before it had read -o
+		format := wantedFormat(cmd, args, getenv)
+		a.yaml = format == formatYAML
+		a.json = a.yaml || format == formatJSON
 	}
 	if err != nil && !started {
 		if m := unknownCommand.FindStringSubmatch(err.Error()); m != nil && cmd == root {
@@ -98,32 +100,31 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return a.exit(ctx, err)
 }
 
-// chooseErrorFormat makes the error of a command JSON or YAML if its output would be, also if the error stopped the command
-// before it had read -o.
-func (a *app) chooseErrorFormat(cmd *cobra.Command) {
-	line := a.line
+// wantedFormat is the format of the output that a command line asks for.
+func wantedFormat(cmd *cobra.Command, line []string, getenv func(string) string) (format outputFormat) {
 	if end := slices.Index(line, "--"); end >= 0 {
 		line = line[:end]
 	}
-	a.json = a.json || slices.Contains(line, "--json")
-	if a.json || cmd.Flags().Lookup("output") == nil {
-		return
+	if slices.Contains(line, "--json") {
+		return formatJSON
 	}
-	format := a.getenv("EXTCTL_OUTPUT")
+	if cmd.Flags().Lookup("output") == nil {
+		return ""
+	}
+	format = outputFormat(getenv("EXTCTL_OUTPUT"))
 	for i, arg := range line {
 		long, isLong := strings.CutPrefix(arg, "--output")
 		short, isShort := strings.CutPrefix(arg, "-o")
 		switch {
 		case (arg == "-o" || arg == "--output") && i+1 < len(line):
-			format = line[i+1]
+			format = outputFormat(line[i+1])
 		case isLong:
-			format = strings.TrimPrefix(long, "=")
+			format = outputFormat(strings.TrimPrefix(long, "="))
 		case isShort:
-			format = strings.TrimPrefix(short, "=")
+			format = outputFormat(strings.TrimPrefix(short, "="))
 		}
 	}
-	a.yaml = outputFormat(format) == formatYAML
-	a.json = a.yaml || outputFormat(format) == formatJSON
+	return format
 }
 
 func init() { cobra.EnableCommandSorting = false } // help lists the verbs in the order above; cobra has no setting per command

@@ -206,31 +206,17 @@ func (b *Bridge) adopt(ctx context.Context, p plan) (started, replaced, stopped 
 	return started, replaced, stopped
 }
 
-// reload reads the settings and manifests again and adopts the result. If the settings cannot be read, nothing changes.
-func (b *Bridge) reload(ctx context.Context) (started, replaced, stopped []string, err error) {
+// reload reads the settings and manifests again and adopts the result. If the settings cannot be read, nothing changes, or the
+// previous ones are used if the reload is for changed manifests, since nothing would apply those later.
+func (b *Bridge) reload(ctx context.Context, manifests bool) (started, replaced, stopped []string, err error) {
 	b.reloadMu.Lock()
 	defer b.reloadMu.Unlock()
-	if err := b.planner.reread(); err != nil {
+	switch err := b.planner.reread(); {
+	case err != nil && manifests:
+		b.log.Error("the settings cannot be read; the previous ones are used", "error", err)
+	case err != nil:
 		return nil, nil, nil, err
 	}
-	return b.replan(ctx)
-}
-
-// manifestsChanged is reload after a change of manifests. If the settings cannot be read, it uses the previous ones: nothing
-// would apply the change later.
-func (b *Bridge) manifestsChanged(ctx context.Context) {
-	b.reloadMu.Lock()
-	defer b.reloadMu.Unlock()
-	if err := b.planner.reread(); err != nil {
-		b.log.Error("the settings cannot be read; the previous ones are used", "error", err)
-	}
-	if _, _, _, err := b.replan(ctx); err != nil {
-		b.log.Error("manifests cannot be applied", "error", err)
-	}
-}
-
-// replan reads the manifests again and adopts the result. The caller holds reloadMu.
-func (b *Bridge) replan(ctx context.Context) (started, replaced, stopped []string, err error) {
 	b.memory.setLimit(b.planner.config().MaxBuffered)
 	b.reloaded.send()
 	p := b.planner.makePlan(ctx)

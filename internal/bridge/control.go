@@ -212,7 +212,7 @@ func (c *control) reload(ctx context.Context) (json.RawMessage, error) {
 	if c.b.fleetContext() == nil {
 		return nil, c.startingError()
 	}
-	started, replaced, stopped, err := c.b.reload(ctx)
+	started, replaced, stopped, err := c.b.reload(ctx, false)
 	if err != nil {
 		return nil, rpc.Errorf(rpc.CodeInternal, rpc.RanNo, "%v", err)
 	}

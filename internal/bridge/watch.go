@@ -60,7 +60,9 @@ func (b *Bridge) watchWith(ctx, running context.Context, s config.Config) {
 // configChanged reloads, or logs what a reload would change.
 func (b *Bridge) configChanged(ctx context.Context, reload bool) {
 	if reload {
-		b.manifestsChanged(ctx)
+		if _, _, _, err := b.reload(ctx, true); err != nil {
+			b.log.Error("manifests cannot be applied", "error", err)
+		}
 		return
 	}
 	if start, replace, stop := b.difference(ctx); len(start)+len(replace)+len(stop) > 0 {
