@@ -23,14 +23,22 @@ const (
 // requests in flight complete, new ones wait, and then the connection is made again. Without that the server closes the
 // connection later, and what is on the wire at that moment is lost. The methods of a nil Traffic do nothing.
 type Traffic struct {
-	// Wait limits how long a move waits for what is in flight, which is lost then. The default is 500 ms: new requests
-	// wait for as long. It must be set before the connection is used.
-	Wait time.Duration
-
 	requests atomic.Int64                  // in flight
 	gate     atomic.Pointer[chan struct{}] // new requests wait until it is closed; nil: the connection does not move
 	services sync.Map                      // *func(time.Time) func(): arguments of OnMove
 	moving   sync.Mutex                    // held during a move
+	wait     time.Duration                 // 0: defaultWait; moving guards it
+}
+
+// SetWait limits how long a move waits for what is in flight, which is lost then. The default is 500 ms: new requests wait for as
+// long.
+func (t *Traffic) SetWait(d time.Duration) {
+	if t == nil {
+		return
+	}
+	t.moving.Lock()
+	defer t.moving.Unlock()
+	t.wait = d
 }
 
 // TrafficOf returns the traffic of nc, nil if nc is nil or its dialer is not of this package.
@@ -97,7 +105,7 @@ func (t *Traffic) move(nc *nats.Conn, server string) {
 	defer close(gate)
 	defer t.gate.Store(nil)
 	var resumes []func()
-	until := time.Now().Add(cmp.Or(t.Wait, defaultWait))
+	until := time.Now().Add(cmp.Or(t.wait, defaultWait))
 	t.services.Range(func(pause, _ any) bool {
 		resume := (*pause.(*func(time.Time) func()))(until)
 		resumes = append(resumes, resume)

@@ -21,7 +21,7 @@ func TestMove(t *testing.T) {
 	nc := connect(t, servers[0])
 	natstest.Eventually(t, "the connection has the address of the other server", func() bool { return len(nc.Servers()) == 2 })
 	traffic := natsconn.TrafficOf(nc)
-	traffic.Wait = time.Minute                                                      // on a busy machine the calls of Begin below can come later than the default
+	traffic.SetWait(time.Minute)                                                    // on a busy machine the calls of Begin below can come later than the default
 	if err := traffic.Begin(t.Context(), time.Now().Add(time.Minute)); err != nil { // a request in flight
 		t.Fatal(err)
 	}

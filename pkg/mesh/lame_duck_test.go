@@ -28,7 +28,7 @@ func TestLameDuckMoves(t *testing.T) {
 	servers := natstest.Cluster(t, 2, &server.Options{LameDuckGracePeriod: time.Minute, LameDuckDuration: 61 * time.Second})
 	nc := duckConn(t, servers[0])
 	serveOn(t, nc, echoBox())
-	natsconn.TrafficOf(nc).Wait = time.Minute // on a busy machine a call can take longer than the default
+	natsconn.TrafficOf(nc).SetWait(time.Minute) // on a busy machine a call can take longer than the default
 	moved := make(chan struct{})
 	nc.SetReconnectHandler(func(*nats.Conn) { close(moved) })
 	// A busy machine might turn the two around, and the second would be as the third then.
@@ -38,7 +38,7 @@ func TestLameDuckMoves(t *testing.T) {
 		case <-t.Context().Done():
 		}
 	}))
-	natsconn.TrafficOf(near).Wait = time.Minute
+	natsconn.TrafficOf(near).SetWait(time.Minute)
 	var wg sync.WaitGroup
 	ctx, end := context.WithCancel(t.Context())
 	for _, c := range []struct {
