@@ -39,7 +39,7 @@ func play(role string) {
 	case "micro":
 		runMicro(ctx)
 	case "native": // an extension that is its own service on NATS
-		nc := must(mesh.Connect(os.Getenv("NATS_URL"), nats.Name("native")))
+		nc := must(mesh.Connect(os.Getenv("NATS_URL"), nats.Name("native"), nats.RetryOnFailedConnect(true)))
 		check(mesh.Serve(ctx, nc, mesh.Service{ID: nativeID, Version: "1.0.0", Handler: echoBox(busy)}))
 	case "slow", "busy":
 		check(stdio.Serve(ctx, os.Stdin, os.Stdout, echoBox(map[string]time.Duration{"slow": slowTakes, "busy": busy}[role])))
