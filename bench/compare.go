@@ -46,8 +46,7 @@ func call(c *mesh.Client, child string, size int) func(context.Context) error {
 	}
 }
 
-// workload is a row in which calls are compared with bare requests and a bare pipe. Its limits are those of
-// docs/performance.md.
+// workload is a row in which calls are compared with bare requests and a bare pipe, with the limits of docs/performance.md.
 type workload struct {
 	name          string
 	callers, size int

@@ -186,8 +186,7 @@ func (p *performance) lone(ctx context.Context, name string) *process {
 	return bridge
 }
 
-// firstCalls measures the time from the start of a program to the first answered call, without the time that the
-// child takes by itself.
+// firstCalls measures the time from a program's start to the first answered call, without the time that the child itself takes.
 func (p *performance) firstCalls(ctx context.Context, name string) {
 	p.manifest("solo", "solo", "echo")
 	var child, ext, emb series

@@ -190,7 +190,10 @@ func (s *stage) child(ctx context.Context, name, id string) int {
 	return 0
 }
 
-func (s *stage) registryStatus(ctx context.Context) (st registry.Status) { s.request(ctx, prefix.RegistryRPC(), "status", &st); return st }
+func (s *stage) registryStatus(ctx context.Context) (st registry.Status) {
+	s.request(ctx, prefix.RegistryRPC(), "status", &st)
+	return st
+}
 
 // process is a program that was started. Its standard error is appended to a log file. Its standard input stays open
 // until it, or this program, has ended.
