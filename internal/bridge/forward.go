@@ -193,11 +193,11 @@ type forwardedCall struct {
 	f           *forwarder
 	outer       *jsonrpc.Exchange
 	token       breaker.Token
-	params      []byte // Params before the progress token was replaced
-	moved       bool   // it came from another replica
-	copied      int64  // bytes of Params that were copied to replace the progress token
-	endProgress func() // stops the delivery of progress to the caller
-	logged      bool   // log messages are delivered to the caller
+	params      []byte       // Params before the progress token was replaced
+	moved       bool         // it came from another replica
+	copied      int64        // bytes of Params that were copied to replace the progress token
+	endProgress func()       // stops the delivery of progress to the caller
+	level       mcp.LogLevel // of the log messages that are delivered to the caller; 0: none
 }
 
 // newCall returns a forwardedCall that is not visible to other goroutines until run.
@@ -211,8 +211,15 @@ func (f *forwarder) newCall(x *jsonrpc.Exchange) *forwardedCall {
 // sent yet or was moving from one replica to the next.
 var cancelledEarly jsonrpc.Exchange
 
-// run starts h. From then on it can be cancelled, so the fields that CancelExchange reads must not change any more.
+// run starts h, now or when the child sends the log messages that h wants.
 func (h *forwardedCall) run() {
+	if !h.f.messages.setLevel(h) {
+		h.send()
+	}
+}
+
+// send sends h. From then on it can be cancelled, so the fields that CancelExchange reads must not change any more.
+func (h *forwardedCall) send() {
 	h.params = h.Params
 	before := h.outer.Inner.Load()
 	if before == &cancelledEarly || !h.outer.Inner.CompareAndSwap(before, &h.Exchange) { // cancelled before or at the same time

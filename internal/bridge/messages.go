@@ -23,14 +23,49 @@ type messages struct {
 	sent   mcp.LogLevel // the level that the server sends; 0: not set in this run
 }
 
+// setLevel sets the level of log messages that h wants, if the server does not send it yet. It then returns true, and
+// sends h when the server has answered: servers may handle requests at the same time, and would drop the first messages
+// of a call that is sent together with its level.
+func (m *messages) setLevel(h *forwardedCall) bool {
+	if !bytes.Contains(h.Params, []byte(mcp.MetaLogLevel)) { // few calls have one
+		return false
+	}
+	if _, ok := h.outer.Sink.(serve.ProgressSink); !ok || !h.f.logs() {
+		return false
+	}
+	h.level = mcp.RequestedLevel(h.Params)
+	m.mu.Lock()
+	set := h.level != 0 && (m.sent == 0 || h.level < m.sent)
+	if set {
+		m.sent = h.level
+	}
+	m.mu.Unlock()
+	if !set {
+		return false
+	}
+	h.Hold = false // the caller's Flush may come before h is sent
+	deadline := time.Now().Add(levelTimeout)
+	if !h.Deadline.IsZero() && h.Deadline.Before(deadline) {
+		deadline = h.Deadline
+	}
+	h.f.conn.Start(&jsonrpc.Exchange{Method: "logging/setLevel", Params: []byte(`{"level":"` + h.level.String() + `"}`),
+		Deadline: deadline, Sink: levelSet{h}})
+	return true
+}
+
+// levelTimeout limits how long a call waits for the answer to a request for more log messages. Then it is sent anyway.
+const levelTimeout = 2 * time.Second
+
+// levelSet is the sink of a request for more log messages, on which a call waits.
+type levelSet struct{ h *forwardedCall }
+
+// Deliver implements jsonrpc.Sink. If the server refuses the level, the call gets fewer messages.
+func (s levelSet) Deliver(*jsonrpc.Exchange, jsonrpc.Reply) { s.h.send() }
+
 // enter counts a call until leave.
 func (m *messages) enter(h *forwardedCall) {
 	m.calls.Add(1)
-	if !bytes.Contains(h.Params, []byte(mcp.MetaLogLevel)) { // few calls have one
-		return
-	}
-	level := mcp.RequestedLevel(h.Params)
-	if _, ok := h.outer.Sink.(serve.ProgressSink); !ok || level == 0 || !h.f.logs() {
+	if h.level == 0 {
 		return
 	}
 	m.mu.Lock()
@@ -38,12 +73,7 @@ func (m *messages) enter(h *forwardedCall) {
 	if m.wanted == nil {
 		m.wanted = map[*forwardedCall]mcp.LogLevel{}
 	}
-	m.wanted[h], h.logged = level, true
-	if m.sent == 0 || level < m.sent {
-		m.sent = level
-		h.f.conn.Start(&jsonrpc.Exchange{Method: "logging/setLevel", Params: []byte(`{"level":"` + level.String() + `"}`),
-			Deadline: time.Now().Add(levelTimeout), Sink: ignored{}})
-	}
+	m.wanted[h] = h.level
 }
 
 // forgetLevel makes the next call set its level again: a new session has the server's own.
@@ -53,12 +83,9 @@ func (m *messages) forgetLevel() {
 	m.sent = 0
 }
 
-// levelTimeout limits a request for more log messages. The call does not wait for the answer.
-const levelTimeout = 10 * time.Second
-
 func (m *messages) leave(h *forwardedCall) {
 	m.calls.Add(-1)
-	if h.logged {
+	if h.level != 0 {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		delete(m.wanted, h)

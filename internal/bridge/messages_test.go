@@ -49,6 +49,44 @@ type unary struct{}
 
 func (unary) Deliver(*jsonrpc.Exchange, jsonrpc.Reply) {}
 
+// TestLogLevelFirst: a call is sent when its log level has been set, or cannot be; a call that was cancelled before is not.
+func TestLogLevelFirst(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reply  jsonrpc.Reply
+		cancel bool
+		want   string
+	}{
+		"set":       {reply: jsonrpc.NewReply(json.RawMessage("{}"), nil), want: "tools/call"},
+		"refused":   {reply: jsonrpc.NewReply(nil, rpc.Errorf(rpc.CodeInternal, rpc.RanNo, "no")), want: "tools/call"},
+		"timeout":   {reply: jsonrpc.Reply{Err: rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "late")}, want: "tools/call"},
+		"cancelled": {reply: jsonrpc.NewReply(json.RawMessage("{}"), nil), cancel: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := &scriptedLink{answer: func(*jsonrpc.Exchange) (jsonrpc.Reply, bool) { return jsonrpc.Reply{}, false }}
+			f := testForwarder(l)
+			f.handshake.Store(&handshake{dialect: "mcp", names: map[string]bool{"a": true}, raw: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{"logging":{}}}`)})
+			sink := &frames{}
+			x := &jsonrpc.Exchange{Sink: sink, Hold: true}
+			f.HandleAsync(&rpc.Request{Method: "tools/call", Params: json.RawMessage(`{"name":"a","_meta":{"io.modelcontextprotocol/logLevel":"info"}}`)}, x)
+			if len(l.sent) != 1 || l.sent[0] != `logging/setLevel {"level":"info"}` {
+				t.Fatalf("the server got %q before it had answered", l.sent)
+			}
+			if tt.cancel {
+				f.CancelExchange(x)
+			}
+			level := l.waiting[0]
+			l.waiting = nil
+			level.Sink.Deliver(level, tt.reply)
+			switch {
+			case tt.want == "" && (len(l.sent) != 1 || sink.reply.ErrorCode() != rpc.CodeCancelled):
+				t.Errorf("the server got %q, the caller %v", l.sent, sink.reply.Err)
+			case tt.want != "" && (len(l.waiting) != 1 || l.waiting[0].Method != tt.want || l.waiting[0].Hold):
+				t.Errorf("the server got %q", l.sent)
+			}
+		})
+	}
+}
+
 // TestLogMessages checks that a log message reaches the call that is alone, at the level that it wants, and no other.
 func TestLogMessages(t *testing.T) {
 	l := &scriptedLink{answer: func(x *jsonrpc.Exchange) (jsonrpc.Reply, bool) {
