@@ -13,7 +13,7 @@ func TestLimits(t *testing.T) {
 	t.Parallel()
 	url, _ := startShipped(t, "one.conf", nil)
 	subscribe := func(user, subject string, n int) error {
-		nc, err := nats.Connect(as(url, user), nats.Timeout(time.Minute), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+		nc, err := nats.Connect(as(url, user), nats.Timeout(time.Minute), nats.SyncQueueLen(1), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 		if err != nil {
 			t.Fatal(err)
 		}

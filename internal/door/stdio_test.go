@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -180,7 +179,6 @@ func TestEndOfInput(t *testing.T) {
 // TestEndWhileRequestsArrive ends servers while clients send one request after the other.
 func TestEndWhileRequestsArrive(t *testing.T) {
 	d := runDoor(t, Options{})
-	var servers sync.WaitGroup
 	for range 20 {
 		r, w := io.Pipe()
 		t.Cleanup(func() { w.Close() })
@@ -193,18 +191,15 @@ func TestEndWhileRequestsArrive(t *testing.T) {
 		}()
 		ctx, cancel := context.WithCancel(t.Context())
 		answers := make(firstWrite, 1)
-		servers.Go(func() { // ends with ctx
-			defer r.Close()
-			if err := d.ServeStdio(ctx, r, answers); err != context.Canceled {
-				t.Error(err)
-			}
-		})
-		servers.Go(func() { // ends with the first answer
+		go func() { // ends with the first answer
 			<-answers
 			cancel()
-		})
+		}()
+		if err := d.ServeStdio(ctx, r, answers); err != context.Canceled {
+			t.Error(err)
+		}
+		r.Close()
 	}
-	servers.Wait()
 }
 
 // firstWrite has an element after the first Write.

@@ -136,7 +136,7 @@ func (s *Server) Restart(change func(*server.Options)) {
 // Connect returns a connection to the server, which is closed when the test ends.
 func (s *Server) Connect(options ...nats.Option) *nats.Conn {
 	s.t.Helper()
-	options = append([]nats.Option{nats.Timeout(limit)}, options...)
+	options = append([]nats.Option{nats.Timeout(limit), nats.SyncQueueLen(4096)}, options...) // as the programs do
 	address := ""
 	if s.options.DontListen {
 		options = append(options, nats.InProcessServer(s))
