@@ -140,7 +140,7 @@ func TestCallAfterKill(t *testing.T) {
 			t.Run(id, func(t *testing.T) {
 				t.Parallel()
 				pid := pidOf(t, url, id)
-				for n := range 3 {
+				for n := range 2 {
 					if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 						t.Fatal(err)
 					}

@@ -192,7 +192,7 @@ func TestRedactCutAnywhere(t *testing.T) {
 		for _, between := range []string{"", " ", strings.Repeat("BETWEEN ", 100)} {
 			text := strings.Repeat("IT IS "+letters(n)+between, 9000/(n+len(between))+1)
 			all := r.Redact(text)
-			for cut := 0; cut <= len(text); cut += 37 {
+			for cut := 0; cut <= len(text); cut += 89 {
 				have := RedactCut(r.Redact, text[:cut])
 				least, _, _ := strings.Cut(r.Redact(text[:max(0, cut-maxPiece+1)]), "a")
 				if !strings.HasPrefix(all, have) || len(have) < strings.LastIndex(least, " ")+1 {
@@ -305,14 +305,14 @@ func TestRedactAlike(t *testing.T) {
 	r := NewRedactor(nil, nil, map[string]string{"A_TOKEN": values.String()})
 	start := time.Now()
 	for _, line := range []string{strings.Repeat("a", 16<<10), strings.Repeat("aaaa", 4<<10) + "aaaa000007"} {
-		for range 50 {
+		for range 10 {
 			if out := r.Redact(line); strings.Contains(out, "000007") {
 				t.Fatal("a value was not redacted")
 			}
 		}
 	}
 	if d := time.Since(start); d > time.Minute {
-		t.Errorf("100 lines took %s", d)
+		t.Errorf("20 lines took %s", d)
 	}
 }
 

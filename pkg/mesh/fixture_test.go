@@ -19,7 +19,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "8") // most of their time the tests wait; the command line overrides it
+	_ = flag.Set("test.parallel", "16") // most of their time the tests wait; the command line overrides it
 	leaks.Main(m)
 }
 
