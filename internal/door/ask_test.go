@@ -154,6 +154,7 @@ func TestListChanges(t *testing.T) {
 
 // TestListErrors checks that a list that cannot be read does not delay or remove others, and is requested again.
 func TestListErrors(t *testing.T) {
+	t.Parallel()
 	b := newBed(t)
 	l := b.newLister("one", promptA, resourceA, templateA)
 	l.set("resources/list", `{"resources":{}}`)

@@ -236,6 +236,7 @@ func TestCancel(t *testing.T) {
 
 // TestListChanged checks who is notified of which changes.
 func TestListChanged(t *testing.T) {
+	t.Parallel()
 	b := newBed(t)
 	b.ready("x", "mcp", tool("x", "a"))
 	d := b.door(Options{})

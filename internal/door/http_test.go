@@ -263,6 +263,7 @@ func TestCORS(t *testing.T) {
 
 // TestHTTPSession goes through a session of the legacy era: notifications, resumption, end.
 func TestHTTPSession(t *testing.T) {
+	t.Parallel()
 	b, d := helloBed(t)
 	w := d.web(t, HTTPOptions{MaxSessions: 1})
 	session := w.begin("2025-11-25")

@@ -118,6 +118,7 @@ func TestMalformedInput(t *testing.T) {
 }
 
 func TestLongLines(t *testing.T) {
+	t.Parallel()
 	_, d := helloBed(t)
 	p := d.pipe(t)
 	arguments := `{"text":"` + strings.Repeat("x", 700_000) + `"}`
