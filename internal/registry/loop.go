@@ -58,7 +58,6 @@ func newLoop(r *Registry) (*loop, error) {
 	}
 	l := &loop{
 		workers: newWorkers(r), log: r.cfg.Logger, in: make(chan *nats.Msg, inbox), more: make(chan struct{}, 1), selfCheck: newSelfCheck(r),
-		view:   view{values: map[string][]byte{}},
 		bucket: &bucket{nc: r.nc, js: js, prefix: r.cfg.Prefix},
 		pub:    newPublisher(),
 		election: election{leaseFree: make(chan struct{}, 1), stepDown: make(chan struct{}, 1),

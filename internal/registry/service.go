@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/extmesh/extmesh/internal/events"
 	"github.com/extmesh/extmesh/internal/fleet"
-	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/plainjson"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -156,63 +154,11 @@ func (r *Registry) Catalog(ctx context.Context, p CatalogParams) (res CatalogRes
 		p.Limit = pageEntries
 	}
 	room := int(r.nc.MaxPayload()) - answerRoom
-	read := room
-	if p.Outline {
-		read = math.MaxInt
-	}
 	err = r.inLoop(ctx, func(l *loop) {
-		res = l.view.page(p, read)
+		res = l.view.page(p, room)
 		res.SnapshotVersion = l.view.version(l.started)
 	})
-	if err == nil && p.Outline {
-		res.outline(room) // not in the loop: it reads the text of all tools
-	}
 	return res, err
-}
-
-// outline replaces the tools in the specs of a page by their number, and keeps as many entries as fit into room. Hosts and
-// skills are left out.
-func (res *CatalogResult) outline(room int) {
-	res.Hosts, res.Skills = nil, nil
-	if !strings.HasPrefix(res.NextCursor, "e.") {
-		res.NextCursor = ""
-	}
-	size := 0
-	for n := range res.Extensions {
-		e := &res.Extensions[n]
-		spec, tools := outlineOf(e.Spec)
-		size += entryRoom + len(`,"tools":10000`) + len(e.ID) + len(spec) + len(e.State)
-		switch {
-		case size <= room:
-		case n == 0:
-			e.State = nil
-		default:
-			res.NextCursor = "e." + res.Extensions[n-1].ID
-			res.Extensions = res.Extensions[:n]
-			return
-		}
-		e.Spec, e.Tools = spec, &tools
-	}
-}
-
-// outlineOf is a spec without its tools, and their number. It is nil if the spec is not an object: somebody wrote it by hand.
-func outlineOf(spec json.RawMessage) (outline json.RawMessage, tools int) {
-	outline = json.RawMessage{'{'}
-	err := jsonrpc.Each(spec, func(key, value []byte) bool {
-		if string(key) == "tools" {
-			_ = jsonrpc.Elements(value, func([]byte) bool { tools++; return true }) // of null there are none
-			return true
-		}
-		if len(outline) > 1 {
-			outline = append(outline, ',')
-		}
-		outline = append(append(append(append(outline, '"'), key...), `":`...), value...)
-		return true
-	})
-	if err != nil {
-		return nil, 0
-	}
-	return append(outline, '}'), tools
 }
 
 // section is the part of the pages that a kind of key belongs to: extensions, then hosts, then skills.
@@ -229,11 +175,11 @@ func section(kind string) string {
 }
 
 // entryRoom is the size of a page's entry without its name and values.
-const entryRoom = len(`{"id":,"spec":,"state":},`)
+const entryRoom = len(`{"id":,"spec":,"state":,"tools":10000},`)
 
 // page returns the entries after a cursor, which is the previous page's last "<section>.<name>", as many as fit into
 // room. An entry larger than a page is returned without its state, or as a bare id, so that paging always makes
-// progress.
+// progress. An outline has only extensions.
 func (v *view) page(p CatalogParams, room int) (res CatalogResult) {
 	order := v.sorted()
 	from, found := slices.BinarySearch(order, p.Cursor)
@@ -244,10 +190,17 @@ func (v *view) page(p CatalogParams, room int) (res CatalogResult) {
 	for n, entry := range order[from:] {
 		first := n == 0
 		part, name, _ := strings.Cut(entry, ".")
+		if p.Outline && part != "e" {
+			break // extensions are first
+		}
 		var values [2]json.RawMessage
+		var tools *int
 		switch part {
 		case "e":
 			values = [2]json.RawMessage{v.get(fleet.SpecKey(name)), v.get(fleet.StateKey(name))}
+			if o := v.outlines[name]; p.Outline {
+				values[0], tools = o.spec, &o.tools
+			}
 		case "h":
 			values[0] = v.get(fleet.HostKey(name))
 		case "s":
@@ -264,7 +217,7 @@ func (v *view) page(p CatalogParams, room int) (res CatalogResult) {
 		}
 		switch part {
 		case "e":
-			res.Extensions = append(res.Extensions, CatalogExtension{ID: name, Spec: values[0], State: values[1]})
+			res.Extensions = append(res.Extensions, CatalogExtension{ID: name, Spec: values[0], State: values[1], Tools: tools})
 		case "h":
 			res.Hosts = with(res.Hosts, name, values[0])
 		case "s":

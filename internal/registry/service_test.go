@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/catalog"
 	"github.com/extmesh/extmesh/internal/fleet"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
@@ -172,21 +173,22 @@ func (b *bed) checkOutline() {
 
 // TestOutline fills pages to their limit, and leaves out what cannot be read.
 func TestOutline(t *testing.T) {
-	spec := func(id string) json.RawMessage {
-		return json.RawMessage(`{"id":"` + id + `","tools":[{"tool":"a","x":"` + strings.Repeat("x", 1000) + `"},{"tool":"]"}],"hooks":["h"]}`)
+	var v view
+	put := func(key, value string) {
+		v.put(catalog.Change{Key: key, Value: []byte(value), At: catalog.Stamp{Seq: v.last() + 1}})
 	}
-	page := func() CatalogResult {
-		r := CatalogResult{NextCursor: "h.b1", Hosts: map[string]json.RawMessage{"b1": nil}}
-		for _, id := range []string{"a", "b", "c"} {
-			r.Extensions = append(r.Extensions, CatalogExtension{ID: id, Spec: spec(id), State: json.RawMessage(`{}`)})
-		}
-		r.Extensions[1].Spec = json.RawMessage(`"broken"`)
-		return r
+	for _, id := range []string{"a", "b", "c"} {
+		put("spec."+id, `{"id":"`+id+`","tools":[{"tool":"a","x":"`+strings.Repeat("x", 1000)+`"},{"tool":"]"}],"hooks":["h"]}`)
+		put("state."+id, `{}`)
 	}
-	whole := page()
-	whole.outline(1000)
+	put("spec.b", `"broken"`)
+	put("host.b1", `{}`)
+	page := func(cursor string, room int) CatalogResult {
+		return v.page(CatalogParams{Outline: true, Limit: pageEntries, Cursor: cursor}, room)
+	}
+	whole := page("", 1000)
 	if len(whole.Extensions) != 3 || whole.NextCursor != "" || len(whole.Hosts) > 0 {
-		t.Errorf("%+v", whole)
+		t.Fatalf("%+v", whole)
 	}
 	if e := whole.Extensions[2]; string(e.Spec) != `{"id":"c","hooks":["h"]}` || *e.Tools != 2 {
 		t.Errorf("%s, %d tools", e.Spec, *e.Tools)
@@ -194,15 +196,18 @@ func TestOutline(t *testing.T) {
 	if e := whole.Extensions[1]; e.Spec != nil || *e.Tools != 0 {
 		t.Errorf("%s, %d tools", e.Spec, *e.Tools)
 	}
-	part := page()
-	part.outline(150)
-	if len(part.Extensions) != 2 || part.NextCursor != "e.b" {
+	if part := page("", 150); len(part.Extensions) != 2 || part.NextCursor != "e.b" {
 		t.Errorf("%+v", part)
 	}
-	least := page()
-	least.outline(10)
-	if len(least.Extensions) != 1 || least.NextCursor != "e.a" || least.Extensions[0].State != nil {
+	if least := page("", 50); len(least.Extensions) != 1 || least.NextCursor != "e.a" || least.Extensions[0].State != nil {
 		t.Errorf("%+v", least)
+	}
+	if last := page("e.b", 1000); len(last.Extensions) != 1 || last.NextCursor != "" {
+		t.Errorf("%+v", last)
+	}
+	v.put(catalog.Change{Key: "spec.c", At: catalog.Stamp{Seq: v.last() + 1}})
+	if len(v.outlines) != 2 {
+		t.Errorf("%d outlines after a spec was deleted", len(v.outlines))
 	}
 }
 

@@ -1,11 +1,15 @@
 package registry
 
 import (
+	"bytes"
+	"encoding/json"
 	"strings"
 	"time"
 
 	"github.com/extmesh/extmesh/internal/catalog"
 	"github.com/extmesh/extmesh/internal/fleet"
+	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // view is this replica's copy of the bucket: a snapshot and the republished changes since. Every replica has one, so
@@ -19,7 +23,34 @@ type view struct {
 	pending   []catalog.Change // events received while not synced
 	leaseSeen time.Time        // when the lease was last renewed, as a sign that a leader works
 
-	order []string // see sorted; nil after a key was added or removed
+	order    []string           // see sorted; nil after a key was added or removed
+	outlines map[string]outline // of the specs, by id: made once for each change, because it reads the text of all tools
+}
+
+// outline is a spec without its tools, and their number.
+type outline struct {
+	spec  json.RawMessage // nil if it is not an object: somebody wrote it by hand
+	tools int
+}
+
+func outlineOf(spec json.RawMessage) (o outline) {
+	o.spec = json.RawMessage{'{'}
+	err := jsonrpc.Each(spec, func(key, value []byte) bool {
+		if string(key) == "tools" {
+			_ = jsonrpc.Elements(value, func([]byte) bool { o.tools++; return true }) // of null there are none
+			return true
+		}
+		if len(o.spec) > 1 {
+			o.spec = append(o.spec, ',')
+		}
+		o.spec = append(append(append(append(o.spec, '"'), key...), `":`...), value...)
+		return true
+	})
+	if err != nil {
+		return outline{}
+	}
+	o.spec = bytes.Clone(append(o.spec, '}')) // without the room that append has left
+	return o
 }
 
 // maxPendingEvents bounds the events kept during a snapshot. More than that is a gap, which needs another snapshot.
@@ -65,7 +96,7 @@ func (v *view) lose() { v.synced, v.pending = false, nil }
 // whether the events leave another gap.
 func (v *view) load(s *snapshot) (changed []string, gap bool) {
 	old, waiting := v.copy, v.pending
-	*v = view{values: make(map[string][]byte, len(s.changes)), created: s.created, synced: true, leaseSeen: v.leaseSeen}
+	*v = view{created: s.created, synced: true, leaseSeen: v.leaseSeen}
 	for _, ch := range s.changes {
 		v.put(ch)
 	}
@@ -96,16 +127,24 @@ func (v *view) put(ch catalog.Change) {
 		v.revision = max(v.revision, ch.At.Seq)
 	}
 	newer, existed := v.copy.Put(ch)
-	switch {
-	case !newer:
+	if !newer {
 		return
+	}
+	if v.values == nil {
+		v.values, v.outlines = map[string][]byte{}, map[string]outline{}
+	}
+	id, isSpec := strings.CutPrefix(ch.Key, wire.KindSpec+".")
+	switch {
 	case ch.Deleted():
 		delete(v.values, ch.Key)
-	case v.values == nil:
-		v.values = map[string][]byte{}
-		fallthrough
+		if isSpec {
+			delete(v.outlines, id)
+		}
 	default:
 		v.values[strings.Clone(ch.Key)] = ch.Value
+		if isSpec {
+			v.outlines[strings.Clone(id)] = outlineOf(ch.Value)
+		}
 	}
 	if existed == ch.Deleted() {
 		v.order = nil

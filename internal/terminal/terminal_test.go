@@ -100,3 +100,17 @@ func TestShellWord(t *testing.T) {
 		}
 	}
 }
+
+func TestCut(t *testing.T) {
+	for _, tt := range []struct {
+		cell  string
+		width int
+		want  string
+	}{
+		{"", 0, ""}, {"a", 0, "…"}, {"ab", 1, "…"}, {"ab", 2, "ab"}, {"abc", 2, "a…"}, {"äöü", 3, "äöü"}, {"äöüß", 3, "äö…"}, {"日本語", 2, "日…"},
+	} {
+		if got := Cut(tt.cell, tt.width); got != tt.want {
+			t.Errorf("Cut(%q, %d) = %q, want %q", tt.cell, tt.width, got, tt.want)
+		}
+	}
+}

@@ -73,10 +73,16 @@ func FirstLine(s string) string {
 
 // Cut shortens a cell to a width.
 func Cut(cell string, width int) string {
-	if utf8.RuneCountInString(cell) <= width {
-		return cell
+	n, last := 0, 0 // last is where the last of width characters begins
+	for i := range cell {
+		if n < width {
+			last = i
+		} else if n == width {
+			return cell[:last] + "…"
+		}
+		n++
 	}
-	return string([]rune(cell)[:max(width-1, 0)]) + "…"
+	return cell
 }
 
 // EscapeJSON writes control characters (also the C1 ones, U+0080 to U+009F), those that change the direction of text, and
