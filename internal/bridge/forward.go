@@ -261,7 +261,7 @@ func (h *forwardedCall) Deliver(_ *jsonrpc.Exchange, r jsonrpc.Reply) {
 	if h.f.remote {
 		h.f.inflight.Add(-1)
 	}
-	h.f.messages.leave(h)
+	h.f.messages.leave(h, r.Err != nil && r.Err.Details().Ran != rpc.RanNo && (r.Err.Code == rpc.CodeCancelled || r.Err.Code == rpc.CodeTimeout))
 	if h.endProgress != nil {
 		h.endProgress()
 		h.f.memory.reserve(-h.copied)

@@ -30,6 +30,7 @@ type run struct {
 	ready func(hs *handshake) // called after the handshake
 
 	retryPause time.Duration    // of retryIncomplete
+	retry      *time.Timer      // of retryIncomplete; nil before it has run
 	resumed    *json.RawMessage // the reopened session in which the server was subscribed to again
 }
 

@@ -56,12 +56,15 @@ const (
 // retryIncomplete lets relist run again after a pause, which grows from one time to the next, if a list could not be read now
 // or in the handshake.
 func (r *run) retryIncomplete(failed bool) {
+	if r.retry != nil {
+		r.retry.Stop() // relist ran for another reason
+	}
 	if !failed && !r.f.handshake.Load().incomplete {
 		r.retryPause = 0
 		return
 	}
 	r.retryPause = min(max(2*r.retryPause, firstRetry), lastRetry)
-	time.AfterFunc(r.retryPause, r.f.relist.send) // without effect after the end of the run
+	r.retry = time.AfterFunc(r.retryPause, r.f.relist.send) // without effect after the end of the run
 }
 
 // readTools returns a copy of old with the child's current tools, which it reads with tools/list in either dialect, and an

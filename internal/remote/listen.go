@@ -30,7 +30,7 @@ func (c *Conn) listen(ctx context.Context, s *session) {
 	}
 	in := newEventReader(http.NoBody, c.at.max)
 	defer in.close()
-	gap := false // between a stream that ended and the next
+	gap := false // before this stream, in which the server could send nothing
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		began, received := time.Now(), false
 		body, err := c.at.stream(ctx, s, in.id)
@@ -39,7 +39,6 @@ func (c *Conn) listen(ctx context.Context, s *session) {
 			if gap && in.id == "" { // the server does not repeat what it sent in between
 				c.notifier.notification(listChanged, nil)
 			}
-			gap = true
 			in.reset(body)
 			received, err = c.receive(in, nil, s)
 		case err == errNoStream:
@@ -47,6 +46,7 @@ func (c *Conn) listen(ctx context.Context, s *session) {
 		case err == errLost:
 			_, err = c.reopen(ctx, s)
 		}
+		gap = true
 		if received || time.Since(began) > healthyAfter {
 			backoff = minBackoff
 		}
