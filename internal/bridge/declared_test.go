@@ -123,6 +123,24 @@ func TestToolsListFails(t *testing.T) {
 	})
 }
 
+// TestOneRetry: readings for other reasons put the retry off. They do not add one each.
+func TestOneRetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := runOf(&mcpServer{}, &workload{announce: wire.Announce{ID: "late", Version: "1.0.0", Parent: "p"}}, &handshake{incomplete: true})
+		for range 5 {
+			r.retryIncomplete(true)
+		}
+		time.Sleep(15 * time.Second) // the pause is 16 s now
+		if len(r.f.relist) > 0 {
+			t.Error("an earlier retry runs")
+		}
+		time.Sleep(2 * time.Second)
+		if len(r.f.relist) == 0 {
+			t.Error("no retry")
+		}
+	})
+}
+
 // TestListChangeFails: if the lists cannot be read after the server has announced a change, they are read again.
 func TestListChangeFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

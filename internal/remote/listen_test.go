@@ -142,23 +142,33 @@ func testListenerReopens(t *testing.T) {
 
 // TestListenGap: after a gap in which the server's messages were lost, tools/list_changed is reported.
 func TestListenGap(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := newPipedMCP(t)
-		streams := 0
-		m.get = func(w http.ResponseWriter, r *http.Request) {
-			if streams++; streams == 1 {
-				events(w)("data: {\"jsonrpc\":\"2.0\",\"method\":\"one\"}\n\n")
-				return
-			}
-			events(w)("data: {\"jsonrpc\":\"2.0\",\"method\":\"two\"}\n\n")
-			<-r.Context().Done()
-		}
-		var notes notifications
-		c := m.connect(Config{OnNotification: notes.add})
-		time.Sleep(5 * time.Second)
-		if got := notes.list(); !slices.Equal(got, []string{"one", listChanged, "two"}) {
-			t.Errorf("%q", got)
-		}
-		c.end(t)
-	})
+	for name, tt := range map[string]struct {
+		first func(w http.ResponseWriter)
+		want  []string
+	}{
+		"between two streams":     {func(w http.ResponseWriter) { events(w)("data: {\"jsonrpc\":\"2.0\",\"method\":\"one\"}\n\n") }, []string{"one", listChanged, "two"}},
+		"before the first stream": {func(w http.ResponseWriter) { w.WriteHeader(http.StatusServiceUnavailable) }, []string{listChanged, "two"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newPipedMCP(t)
+				streams := 0
+				m.get = func(w http.ResponseWriter, r *http.Request) {
+					if streams++; streams == 1 {
+						tt.first(w)
+						return
+					}
+					events(w)("data: {\"jsonrpc\":\"2.0\",\"method\":\"two\"}\n\n")
+					<-r.Context().Done()
+				}
+				var notes notifications
+				c := m.connect(Config{OnNotification: notes.add})
+				time.Sleep(5 * time.Second)
+				if got := notes.list(); !slices.Equal(got, tt.want) {
+					t.Errorf("%q", got)
+				}
+				c.end(t)
+			})
+		})
+	}
 }
