@@ -131,7 +131,12 @@ func (u *updates) receive(s *source, id string, notification []byte) {
 }
 
 // followed is a resource with the URI that its extension uses.
-type followed struct{ id, uri string }
+type followed struct {
+	id, uri string
+	turn    int  // differs after the subscription has ended and begun again
+	pending int  // requests for it
+	settled bool // a request for it has succeeded
+}
 
 // follower is the resources that a client follows, or one subscriptions/listen.
 type follower struct {
@@ -141,31 +146,57 @@ type follower struct {
 
 	mu        sync.Mutex
 	resources map[string]followed // by the URI that the client uses
-	stop      context.CancelFunc  // of renewal; nil: none
+	turns     int
+	stop      context.CancelFunc // of renewal; nil: none
 	ended     bool
 }
 
-// add follows a resource. known reports that it was followed before.
-func (f *follower) add(uri string, to followed) (known bool, e *rpc.Error) {
+// add follows a resource until settle is called with the turn. known reports that it was followed before.
+func (f *follower) add(uri string, to followed) (turn int, known bool, e *rpc.Error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if _, known := f.resources[uri]; known {
-		return true, nil
+	if was, known := f.resources[uri]; known {
+		was.pending++
+		f.resources[uri] = was
+		return was.turn, true, nil
 	}
 	from := f.client.door.mesh.Load()
 	if f.ended || len(f.resources) >= maxFollowed || from == nil || !f.client.door.updates.add(from, to.id, f) {
-		return false, mcp.NewError(rpc.CodeInvalidRequest, "too many subscriptions to resources: end one of them first", nil)
+		return 0, false, mcp.NewError(rpc.CodeInvalidRequest, "too many subscriptions to resources: end one of them first", nil)
 	}
 	if f.resources == nil {
 		f.resources = map[string]followed{}
 	}
+	f.turns++
+	to.turn, to.pending = f.turns, 1
 	f.resources[uri] = to
-	return false, nil
+	return to.turn, false, nil
+}
+
+// settle ends a request to follow a resource. If it has failed, the resource is not followed any more, unless another request
+// has succeeded or is under way: a client that has lost patience sends the second one before the first one ends.
+func (f *follower) settle(uri string, turn int, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	to, known := f.resources[uri]
+	if !known || to.turn != turn {
+		return
+	}
+	to.pending--
+	to.settled = to.settled || ok
+	f.resources[uri] = to
+	if to.pending == 0 && !to.settled {
+		f.removeLocked(uri)
+	}
 }
 
 func (f *follower) remove(uri string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.removeLocked(uri)
+}
+
+func (f *follower) removeLocked(uri string) {
 	if to, ok := f.resources[uri]; ok {
 		delete(f.resources, uri)
 		f.client.door.updates.remove(to.id, f)
@@ -308,17 +339,17 @@ func (c asks) subscribe(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 	if !sendsUpdates(t.extension.Spec.Server) {
 		return nil, mcp.NewError(rpc.CodeInvalidParams, t.id+" does not send updates of its resources.", map[string]any{"uri": uri})
 	}
-	known, err := c.follower.add(uri, followed{t.id, own})
-	if known || err != nil {
-		return []byte("{}"), err
+	turn, _, err := c.follower.add(uri, followed{id: t.id, uri: own})
+	if err != nil {
+		return nil, err
 	}
 	_, f, err := c.send(running, q, t, mesh.ToolCall{Tool: t.id, Method: mcp.MethodSubscribe, Arguments: uriParams(own)})
 	if f != nil {
 		q.failed = true
 		err = f.error()
 	}
+	c.follower.settle(uri, turn, err == nil)
 	if err != nil {
-		c.follower.remove(uri)
 		return nil, err
 	}
 	c.follower.keep()
@@ -334,7 +365,7 @@ func (c asks) follow(f *follower, uris []string) []string {
 		if err != nil || !sendsUpdates(t.extension.Spec.Server) {
 			continue
 		}
-		if known, err := f.add(uri, followed{t.id, own}); err == nil && !known {
+		if _, known, err := f.add(uri, followed{id: t.id, uri: own}); err == nil && !known {
 			out = append(out, uri)
 		}
 	}

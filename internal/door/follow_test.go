@@ -53,7 +53,7 @@ func TestSubscribe(t *testing.T) {
 			t.Fatalf("%s: %s", uri, got)
 		}
 	}
-	for _, want := range []string{`one {"uri":"file:///a/b"}`, `two {"uri":"file:///a/b"}`} {
+	for _, want := range []string{`one {"uri":"file:///a/b"}`, `one {"uri":"file:///a/b"}`, `two {"uri":"file:///a/b"}`} {
 		if got := <-subscribed; got != want {
 			t.Errorf("the extension got %s, want %s", got, want)
 		}
@@ -124,25 +124,70 @@ func TestFollowLimits(t *testing.T) {
 		f := &follower{client: d.newClient(d.view, "")}
 		all = append(all, f)
 		for i := range maxFollowed {
-			if _, err := f.add(fmt.Sprint("u", i), followed{fmt.Sprint("e", i%10), "u"}); err != nil {
+			if _, _, err := f.add(fmt.Sprint("u", i), followed{id: fmt.Sprint("e", i%10), uri: "u"}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if _, err := f.add("more", followed{"e1", "u"}); err == nil {
+		if _, _, err := f.add("more", followed{id: "e1", uri: "u"}); err == nil {
 			t.Fatal("a client has too many subscriptions")
 		}
-		if known, err := f.add("u1", followed{"e1", "u"}); !known || err != nil {
+		if _, known, err := f.add("u1", followed{id: "e1", uri: "u"}); !known || err != nil {
 			t.Fatal("the same resource is another one")
 		}
 	}
-	if _, err := (&follower{client: d.newClient(d.view, "")}).add("u", followed{"e1", "u"}); err == nil || len(open) != 10 {
+	if _, _, err := (&follower{client: d.newClient(d.view, "")}).add("u", followed{id: "e1", uri: "u"}); err == nil || len(open) != 10 {
 		t.Errorf("the door has too many subscriptions, to %d extensions", len(open))
 	}
 	for _, f := range all {
 		f.end()
 	}
-	if _, err := all[0].add("u", followed{"e1", "u"}); err == nil || len(open) > 0 || d.updates.count != 0 {
+	if _, _, err := all[0].add("u", followed{id: "e1", uri: "u"}); err == nil || len(open) > 0 || d.updates.count != 0 {
 		t.Errorf("%v: %v are open, %d counted", err, open, d.updates.count)
+	}
+}
+
+// TestSubscribeAgain: while a request to follow a resource is under way, a second one comes, or the end of the subscription.
+func TestSubscribeAgain(t *testing.T) {
+	d, err := New(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.mesh.Store(&backend{events: func(string, func([]byte)) (func(), error) { return func() {}, nil }})
+	for name, tt := range map[string]struct {
+		steps string // a and b begin a request, A and B are successes, x and y failures of them, u ends the subscription
+		want  bool
+	}{
+		"fails":                      {"ax", false},
+		"succeeds":                   {"aA", true},
+		"the first is cancelled":     {"abxB", true},
+		"cancelled after the second": {"abBx", true},
+		"the second fails":           {"abAy", true},
+		"the second fails first":     {"abyA", true},
+		"both fail":                  {"abxy", false},
+		"again after the end":        {"aubBx", true},
+		"succeeds after the end":     {"auA", false},
+		"renewed in vain":            {"aAby", true},
+	} {
+		f := &follower{client: d.newClient(d.view, "")}
+		turns := map[rune]int{}
+		for _, step := range tt.steps {
+			switch step {
+			case 'a', 'b':
+				if turns[step], _, _ = f.add("u", followed{id: "e", uri: "u"}); turns[step] == 0 {
+					t.Fatal("not added")
+				}
+			case 'A', 'B':
+				f.settle("u", turns[step-'A'+'a'], true)
+			case 'x', 'y':
+				f.settle("u", turns[step-'x'+'a'], false)
+			case 'u':
+				f.remove("u")
+			}
+		}
+		if _, known := f.resources["u"]; known != tt.want {
+			t.Errorf("%s: followed: %t", name, known)
+		}
+		f.end()
 	}
 }
 
@@ -151,15 +196,15 @@ func TestRenewal(t *testing.T) {
 	b, subscribed := updatesBed(t)
 	d := b.listed(Options{})
 	f := &follower{client: d.newClient(d.view, "")}
-	if _, err := f.add("file:///a/b", followed{"one", "file:///a/b"}); err != nil {
+	if _, _, err := f.add("file:///a/b", followed{id: "one", uri: "file:///a/b"}); err != nil {
 		t.Fatal(err)
 	}
-	if !f.renewOne(t.Context(), followed{"one", "file:///a/b"}) || <-subscribed != `one {"uri":"file:///a/b"}` {
+	if !f.renewOne(t.Context(), followed{id: "one", uri: "file:///a/b"}) || <-subscribed != `one {"uri":"file:///a/b"}` {
 		t.Error("the subscription was not repeated")
 	}
 	b.state("one", "restarting", "")
-	natstest.Eventually(t, "the extension is away", func() bool { return !f.renewOne(t.Context(), followed{"one", "file:///a/b"}) })
-	if f.renewOne(t.Context(), followed{"gone", "x"}) {
+	natstest.Eventually(t, "the extension is away", func() bool { return !f.renewOne(t.Context(), followed{id: "one", uri: "file:///a/b"}) })
+	if f.renewOne(t.Context(), followed{id: "gone", uri: "x"}) {
 		t.Error("an extension that does not exist was asked")
 	}
 	f.keep()
