@@ -138,9 +138,11 @@ func (l *Log) Changed(key string, old, now []byte, revision uint64, at time.Time
 		return
 	}
 	found := between(key, old, now)
-	if name, instance := leaderOf(now); key == wire.KeyLease && instance != "" && instance != l.lead {
-		found = append(found, Event{Kind: Leader, From: l.leader, To: name})
-		l.leader, l.lead = name, instance
+	if key == wire.KeyLease {
+		if name, instance := leaderOf(now); instance != "" && instance != l.lead {
+			found = append(found, Event{Kind: Leader, From: l.leader, To: name})
+			l.leader, l.lead = name, instance
+		}
 	}
 	for _, e := range found {
 		e.At, e.Revision, e.Reason = at.UTC(), revision, words.Clip(e.Reason, maxReason)

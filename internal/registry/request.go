@@ -144,17 +144,15 @@ func (q request) listTools(ctx context.Context) (tools [][]byte, refusal *rpc.Er
 }
 
 func (q request) result(text []byte) (json.RawMessage, error) {
-	var answer struct {
-		Result json.RawMessage `json:"result"`
-		Error  *rpc.Error      `json:"error"`
-	}
-	if err := json.Unmarshal(text, &answer); err != nil {
+	reply, err := jsonrpc.ParseReply(text)
+	if err != nil {
 		return nil, fmt.Errorf("the answer on %s is not JSON-RPC: %w", q.subject, err)
 	}
-	if answer.Error != nil {
-		return nil, fmt.Errorf("the answer on %s is an error: %w", q.subject, answer.Error)
+	result, err := reply.Result()
+	if err != nil {
+		return nil, fmt.Errorf("the answer on %s is an error: %w", q.subject, err)
 	}
-	return answer.Result, nil
+	return result, nil
 }
 
 // sendChunked is send for an answer that does not fit into one message (docs/protocol.md, "Streaming").

@@ -34,22 +34,12 @@ type outline struct {
 }
 
 func outlineOf(spec json.RawMessage) (o outline) {
-	o.spec = json.RawMessage{'{'}
-	err := jsonrpc.Each(spec, func(key, value []byte) bool {
-		if string(key) == "tools" {
-			_ = jsonrpc.Elements(value, func([]byte) bool { o.tools++; return true }) // of null there are none
-			return true
-		}
-		if len(o.spec) > 1 {
-			o.spec = append(o.spec, ',')
-		}
-		o.spec = append(append(append(append(o.spec, '"'), key...), `":`...), value...)
-		return true
-	})
+	rest, tools, err := wire.SplitTools(spec)
 	if err != nil {
 		return outline{}
 	}
-	o.spec = bytes.Clone(append(o.spec, '}')) // without the room that append has left
+	o.spec = bytes.Clone(rest)                                                // without the room that append has left
+	_ = jsonrpc.Elements(tools, func([]byte) bool { o.tools++; return true }) // of null there are none
 	return o
 }
 

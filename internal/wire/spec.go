@@ -60,8 +60,15 @@ func ParseHandshake(result json.RawMessage) (Handshake, error) {
 	if b := bytes.TrimSpace(result); len(b) == 0 || b[0] != '{' {
 		return Handshake{}, errors.New("the result of initialize is not an object")
 	}
-	if err := json.Unmarshal(result, &r); err != nil {
+	rest, tools, err := SplitTools(result)
+	if err == nil {
+		err = json.Unmarshal(rest, &r)
+	}
+	if err != nil {
 		return Handshake{}, fmt.Errorf("the result of initialize: %w", err)
+	}
+	if tools != nil {
+		r.Tools = tools
 	}
 	h := Handshake{ServerVersion: r.ServerVersion, Protocol: r.ProtocolVersion}
 	if r.ProtocolVersion != "" {
@@ -70,7 +77,6 @@ func ParseHandshake(result json.RawMessage) (Handshake, error) {
 		h.ServerVersion = cmp.Or(h.ServerVersion, h.Server.Version())
 	}
 	if t := bytes.TrimSpace(r.Tools); len(t) > 0 && !bytes.Equal(t, []byte("null")) {
-		var err error
 		if h.Tools, h.Problems, err = ParseTools(t); err != nil {
 			return Handshake{}, fmt.Errorf("the result of initialize: %w", err)
 		}
@@ -95,6 +101,24 @@ func ParseHandshake(result json.RawMessage) (Handshake, error) {
 	slices.Sort(h.Hooks)
 	h.Hooks = slices.Compact(h.Hooks)
 	return h, nil
+}
+
+// SplitTools returns a copy of an object without its member tools, and the value of this member; nil if there is none. The
+// tools are most of a handshake or a spec: nothing is decoded.
+func SplitTools(object []byte) (rest, tools []byte, err error) {
+	rest = []byte{'{'}
+	err = jsonrpc.Each(object, func(key, value []byte) bool {
+		if string(key) == "tools" {
+			tools = value
+			return true
+		}
+		if len(rest) > 1 {
+			rest = append(rest, ',')
+		}
+		rest = append(append(append(append(rest, '"'), key...), `":`...), value...)
+		return true
+	})
+	return append(rest, '}'), tools, err
 }
 
 // Server is what an MCP server declared in its answer to initialize.
