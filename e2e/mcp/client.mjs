@@ -35,12 +35,20 @@ const answers = await Promise.all(Array.from({ length: 64 }, (_, n) => call('ext
 answers.forEach((r, n) => assert.equal(r.content[0].text, `{"n":${n}}`));
 
 const progress = [];
-await call('ext_child_count', {}, { onprogress: p => progress.push(p.progress), resetTimeoutOnProgress: true });
-assert.equal(progress.at(-1), 3);
+let told;
+const onprogress = p => {
+  progress.push(p.progress);
+  if (p.progress === 3) told = call('ext_child_has_all', {});
+};
+await call('ext_child_count', {}, { onprogress, resetTimeoutOnProgress: true });
+await told;
+assert.deepEqual(progress, [1, 2, 3]);
 
 const abort = new AbortController();
-setTimeout(() => abort.abort('enough'), 300);
-await assert.rejects(call('ext_child_wait', {}, { signal: abort.signal }));
+const rejected = assert.rejects(call('ext_child_wait', {}, { signal: abort.signal }));
+await call('ext_child_is_waiting', {});
+abort.abort('enough');
+await rejected;
 assert.equal((await call('ext_child_was_cancelled', {})).content[0].text, 'yes');
 
 await call('ext_child_add_tool', { name: tool });

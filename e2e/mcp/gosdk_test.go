@@ -28,7 +28,7 @@ func TestGoSDK(t *testing.T) {
 func goSDK(t *testing.T, transport mcp.Transport, version, unique string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	changed := make(chan struct{}, 100)
+	changed, last := make(chan struct{}, 100), make(chan struct{}, 100)
 	var mu sync.Mutex
 	var progress []float64
 	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &mcp.ClientOptions{
@@ -39,6 +39,9 @@ func goSDK(t *testing.T, transport mcp.Transport, version, unique string) {
 			defer mu.Unlock()
 			if r.Params.ProgressToken == "token" {
 				progress = append(progress, r.Params.Progress)
+				if r.Params.Progress == 3 {
+					last <- struct{}{}
+				}
 			}
 		},
 	})
@@ -55,20 +58,40 @@ func goSDK(t *testing.T, transport mcp.Transport, version, unique string) {
 	}
 	parallel(ctx, t, session)
 
+	told := make(chan error, 1)
+	go func() { // ends with the last progress, or with ctx
+		select {
+		case <-last:
+		case <-ctx.Done():
+		}
+		_, err := session.CallTool(ctx, &mcp.CallToolParams{Name: "ext_child_has_all"})
+		told <- err
+	}()
 	r := &mcp.CallToolParams{Name: "ext_child_count"}
 	r.SetProgressToken("token")
 	if got := call(ctx, t, session, r); got != "counted" {
 		t.Errorf("count: %s", got)
 	}
-	eventually(t, "the last progress", func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		return len(progress) > 0 && progress[len(progress)-1] == 3 && slices.IsSorted(progress)
-	})
+	if err := <-told; err != nil {
+		t.Error(err)
+	}
+	mu.Lock()
+	if !slices.Equal(progress, []float64{1, 2, 3}) {
+		t.Errorf("progress: %v", progress)
+	}
+	mu.Unlock()
 
 	waiting, stop := context.WithCancel(ctx)
-	time.AfterFunc(300*time.Millisecond, stop)
-	if _, err := session.CallTool(waiting, &mcp.CallToolParams{Name: "ext_child_wait"}); err == nil {
+	ended := make(chan error, 1)
+	go func() { // ends with waiting
+		_, err := session.CallTool(waiting, &mcp.CallToolParams{Name: "ext_child_wait"})
+		ended <- err
+	}()
+	if got := call(ctx, t, session, &mcp.CallToolParams{Name: "ext_child_is_waiting"}); got != "yes" {
+		t.Errorf("is_waiting: %s", got)
+	}
+	stop()
+	if err := <-ended; err == nil {
 		t.Error("a cancelled call has a result")
 	}
 	if got := call(ctx, t, session, &mcp.CallToolParams{Name: "ext_child_was_cancelled"}); got != "yes" {

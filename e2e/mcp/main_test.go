@@ -73,11 +73,17 @@ func withMesh(f func() int) (code int, err error) {
 		return 0, err
 	}
 	defer stop()
+	for _, id := range []string{"child", "everything"} {
+		if out, err := exec.Command(extctl, "wait", id, "--for", "ready", "--timeout", limit.String(), "--server", url).CombinedOutput(); err != nil {
+			return 0, fmt.Errorf("waiting for %s: %w\n%s", id, err, out)
+		}
+	}
 	meshURL = url
 	return f(), nil
 }
 
-// startMesh runs a mesh with the extensions of a directory until stop is called, and returns its URL when they are ready.
+// startMesh runs a mesh with the extensions of a directory until stop is called, and returns its URL when the first of them
+// is ready.
 func startMesh(data, extensions string) (url string, stop func(), err error) {
 	up := exec.Command(extctl, "up", "--listen", "0", "--data", data, extensions)
 	up.Stderr = os.Stderr
@@ -92,7 +98,7 @@ func startMesh(data, extensions string) (url string, stop func(), err error) {
 		_ = up.Process.Signal(os.Interrupt)
 		_ = up.Wait()
 	}
-	for lines := bufio.NewScanner(out); lines.Scan(); { // until everything is ready
+	for lines := bufio.NewScanner(out); lines.Scan(); { // until there is a tool
 		if strings.HasPrefix(lines.Text(), "invalid") {
 			fmt.Fprintln(os.Stderr, lines.Text())
 		}

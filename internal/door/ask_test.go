@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -305,6 +307,26 @@ func TestResourceHeaders(t *testing.T) {
 }
 
 // TestLogMessages checks that a client gets the log messages of its calls from the level on that it has set, and none
+// TestProgressPace: a few notifications that were delayed arrive together, and none is dropped. Of a flood, the first ones
+// and the last one are sent.
+func TestProgressPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var got []string
+		p := &progress{token: []byte("1"), send: func(message []byte) { got = append(got, string(message)) }}
+		for n := range 1000 {
+			p.receive(json.RawMessage(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":%d}}`, n)))
+			if n == 2 && len(got) != 3 {
+				t.Errorf("%d of 3 notifications were sent", len(got))
+			}
+		}
+		time.Sleep(time.Second)
+		if len(got) != progressBurst+1 || !strings.Contains(got[progressBurst], `"progress":999`) {
+			t.Errorf("%d were sent: %q", len(got), got)
+		}
+		p.end()
+	})
+}
+
 // without a level.
 func TestLogMessages(t *testing.T) {
 	b := newBed(t)

@@ -14,8 +14,12 @@ import (
 	"github.com/extmesh/extmesh/internal/mcp"
 )
 
-// progressEvery is the time between two progress notifications of one call. Those between are dropped, except the last.
-const progressEvery = 50 * time.Millisecond
+// A call may send progressBurst progress notifications at once, and then one every progressEvery. Those between are dropped,
+// except the last.
+const (
+	progressEvery = 50 * time.Millisecond
+	progressBurst = 10
+)
 
 // progress forwards the progress notifications and the log messages of one call to its client.
 type progress struct {
@@ -26,9 +30,9 @@ type progress struct {
 	mu    sync.Mutex
 	value float64 // of the last notification
 	begun bool
-	last  time.Time   // of the last one that was sent
-	held  []byte      // the newest one that was not sent yet
-	timer *time.Timer // sends held
+	pace  *rate.Limiter // nil until the first one
+	held  []byte        // the newest one that was not sent yet
+	timer *time.Timer   // sends held
 	ended bool
 
 	messages *rate.Limiter // nil until the first log message
@@ -64,12 +68,17 @@ func (p *progress) receive(notification json.RawMessage) {
 	}
 	p.begun, p.value = true, value
 	p.held = jsonrpc.AppendRequest(nil, nil, mcp.NotifyProgress, mcp.OneLine(bytes.TrimSpace(params)))
-	switch wait := time.Until(p.last.Add(progressEvery)); {
-	case wait <= 0:
-		p.flush()
-	case p.timer == nil:
-		p.timer = time.AfterFunc(wait, p.due)
+	if p.timer != nil {
+		return
 	}
+	if p.pace == nil {
+		p.pace = rate.NewLimiter(rate.Every(progressEvery), progressBurst)
+	}
+	if wait := p.pace.Reserve().Delay(); wait > 0 {
+		p.timer = time.AfterFunc(wait, p.due)
+		return
+	}
+	p.flush()
 }
 
 // messageRate limits the log messages of a call, per second; four seconds' worth may come at once.
@@ -104,7 +113,7 @@ func (p *progress) due() {
 func (p *progress) flush() {
 	if p.held != nil {
 		p.send(p.held)
-		p.held, p.last = nil, time.Now()
+		p.held = nil
 	}
 }
 

@@ -21,11 +21,23 @@ func main() {
 	add("echo", func(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		return text(string(r.Params.Arguments)), nil
 	})
-	cancelled := make(chan struct{}, 1)
+	waiting, cancelled := make(chan struct{}, 1), make(chan struct{}, 1)
 	add("wait", func(ctx context.Context, _ *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		waiting <- struct{}{}
 		<-ctx.Done()
 		cancelled <- struct{}{}
 		return nil, ctx.Err()
+	})
+	await := func(ctx context.Context, c <-chan struct{}, answer string) (*mcp.CallToolResult, error) {
+		select {
+		case <-c:
+			return text(answer), nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	add("is_waiting", func(ctx context.Context, _ *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		return await(ctx, waiting, "yes")
 	})
 	add("was_cancelled", func(ctx context.Context, _ *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		select {
@@ -35,15 +47,19 @@ func main() {
 			return text("no"), nil
 		}
 	})
+	received := make(chan struct{}, 1)
+	add("has_all", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		received <- struct{}{}
+		return text("good"), nil
+	})
 	add("count", func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		for i := range 3 {
 			err := r.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Progress: float64(i + 1), Total: 3})
 			if err != nil {
 				return nil, err
 			}
-			<-time.After(200 * time.Millisecond) // the TypeScript SDK loses progress that arrives together with the result
 		}
-		return text("counted"), nil
+		return await(ctx, received, "counted") // the TypeScript SDK loses progress that arrives together with the result
 	})
 	add("add_tool", func(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		var p struct{ Name string }
