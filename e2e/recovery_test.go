@@ -102,11 +102,12 @@ func ms(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d)/1e6) 
 // TestRecovery measures the effects of kill -9 for docs/operations.md. The slow tests compare with limits that are ten times the
 // target, because the machine may be busy.
 func TestRecovery(t *testing.T) {
-	w := newSharedMesh(t)
-	n := 10
-	if slowTests() {
-		n = 50
+	n := 50
+	if !slowTests() {
+		t.Parallel() // the times are not compared with limits
+		n = 10
 	}
+	w := newSharedMesh(t)
 	t.Run("one replica", func(t *testing.T) {
 		h := w.measured(t, "measured", 1)
 		own := startUp(t, h.script())

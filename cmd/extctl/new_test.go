@@ -35,7 +35,7 @@ func newExt(t *testing.T, program string, flags ...string) string {
 // checkRuntime requires that doctor --runtime finds two tools.
 func checkRuntime(t *testing.T, dir string) {
 	t.Helper()
-	code, stdout, stderr := extctl(t.Context(), "", "doctor", "--runtime", "--json", "--state-dir", t.TempDir(), dir)
+	code, stdout, stderr := extctl(t.Context(), "", "doctor", "--runtime", "--timeout", "5m", "--json", "--state-dir", t.TempDir(), dir)
 	var out struct {
 		Results     []doctor.Result
 		Diagnostics []json.RawMessage
@@ -69,6 +69,7 @@ func nodeRunsTypeScript(t *testing.T) bool {
 // TestNew creates an extension in each language, checks it with doctor --runtime, and runs its test. A tool that fails then
 // gives the caller the cause, and standard error the place.
 func TestNew(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		lang                string
 		run, test           []string
@@ -80,7 +81,6 @@ func TestNew(t *testing.T) {
 		{"js", []string{"node", "main.mjs"}, []string{"node", "--test"}, "tools.mjs", "return { greeting", "console.log('noise');\n  throw new RangeError('kaput') ?? { greeting", `RangeError: kaput`, "tools.mjs:9:9"},
 		{"sh", []string{"sh", "main.sh"}, []string{"sh", "test.sh"}, "", "", "", "", ""},
 	} {
-		// Not in parallel: three compilers at once exceed doctor's timeout on small machines.
 		t.Run(test.lang, func(t *testing.T) {
 			dir := newExt(t, test.run[0], "--lang", test.lang)
 			checkRuntime(t, dir)
