@@ -211,3 +211,20 @@ func TestRenewal(t *testing.T) {
 	f.end()
 	natstest.Eventually(t, "it has ended", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.stop == nil })
 }
+
+// TestGate: what a gate has kept follows in order when it is opened, and no more than its limit.
+func TestGate(t *testing.T) {
+	var got []string
+	g := &gate{to: func(message []byte) { got = append(got, string(message)) }}
+	for n := range maxKept + 5 {
+		g.send(fmt.Append(nil, n))
+	}
+	if len(got) > 0 {
+		t.Fatalf("%q passed a gate that is closed", got)
+	}
+	g.open()
+	g.send([]byte("last"))
+	if len(got) != maxKept+1 || got[0] != "0" || got[maxKept-1] != fmt.Sprint(maxKept-1) || got[maxKept] != "last" {
+		t.Errorf("%d messages: %.100q", len(got), got)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"strings"
+	"sync"
 
 	"github.com/extmesh/extmesh/internal/mcp"
 	"github.com/extmesh/extmesh/internal/plainjson"
@@ -39,7 +40,8 @@ func (c *client) listen(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 			agreed, wanted = append(agreed, `"`+n.member+`":true`), append(wanted, n)
 		}
 	}
-	f := &follower{client: c, meta: "{" + strings.TrimPrefix(meta, `"_meta":{`), send: q.notify}
+	out := &gate{to: q.notify} // nothing precedes the acknowledgement, and nothing that happens after it is missed
+	f := &follower{client: c, meta: "{" + strings.TrimPrefix(meta, `"_meta":{`), send: out.send}
 	defer f.end()
 	var uris []string
 	if json.Unmarshal(p.Notifications["resourceSubscriptions"], &uris) == nil && len(uris) > 0 {
@@ -50,10 +52,11 @@ func (c *client) listen(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 		}
 		agreed = append(agreed, `"resourceSubscriptions":`+string(of))
 	}
-	q.notify([]byte(`{"jsonrpc":"2.0","method":"` + mcp.NotifyAcknowledged + `","params":{` + meta + `,"notifications":{` + strings.Join(agreed, ",") + `}}}`))
 	for _, n := range wanted {
-		defer n.listen(c, mcp.EraModern, meta, q.notify)()
+		defer n.listen(c, mcp.EraModern, meta, out.send)()
 	}
+	q.notify([]byte(`{"jsonrpc":"2.0","method":"` + mcp.NotifyAcknowledged + `","params":{` + meta + `,"notifications":{` + strings.Join(agreed, ",") + `}}}`))
+	out.open()
 	switch {
 	case len(f.all()) > 0:
 		f.renew(running.ctx, true)
@@ -64,6 +67,38 @@ func (c *client) listen(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 		return nil, errNoAnswer
 	}
 	return []byte(`{"resultType":"complete",` + meta + `}`), nil
+}
+
+// gate keeps messages until it is opened.
+type gate struct {
+	to func(message []byte)
+
+	mu     sync.Mutex
+	opened bool
+	kept   [][]byte
+}
+
+// maxKept limits the messages of a gate: it is closed for at most some seconds.
+const maxKept = 1000
+
+func (g *gate) send(message []byte) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case g.opened:
+		g.to(message)
+	case len(g.kept) < maxKept:
+		g.kept = append(g.kept, message)
+	}
+}
+
+func (g *gate) open() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, message := range g.kept {
+		g.to(message)
+	}
+	g.opened, g.kept = true, nil
 }
 
 func (c *client) addListen(n int) bool {

@@ -12,10 +12,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/freeport"
 	"github.com/extmesh/extmesh/pkg/manifest"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -46,7 +48,7 @@ func everything(t *testing.T, port string) (stop func()) {
 		}
 	}
 	t.Cleanup(stop)
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		if conn, err := net.Dial("tcp", "127.0.0.1:"+port); err == nil {
 			conn.Close()
 			return stop
@@ -58,15 +60,7 @@ func everything(t *testing.T, port string) (stop func()) {
 }
 
 func TestServerEverything(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Close()
+	port := strconv.Itoa(freeport.Port(t)) // the server is started on it twice
 	stop := everything(t, port)
 	url := "http://127.0.0.1:" + port + "/mcp"
 	if err := Probe(soon(t), Config{URL: url}); err != nil {
