@@ -12,21 +12,9 @@ import (
 // of data. A follower reads a hundred thousand tools when it starts, and most of their bytes are schemas.
 func decodeSpec(data []byte) (*Spec, error) {
 	s := new(Spec)
-	rest := []byte{'{'} // everything but the tools
-	var tools []byte
-	err := jsonrpc.Each(data, func(key, value []byte) bool { // it checks the grammar of all of data
-		if string(key) == "tools" {
-			tools = value
-			return true
-		}
-		if len(rest) > 1 {
-			rest = append(rest, ',')
-		}
-		rest = append(append(append(append(rest, '"'), key...), `":`...), value...)
-		return true
-	})
+	rest, tools, err := wire.SplitTools(data) // it checks the grammar of all of data
 	if err == nil {
-		err = json.Unmarshal(append(rest, '}'), s)
+		err = json.Unmarshal(rest, s)
 	}
 	if err != nil {
 		return nil, err
