@@ -320,6 +320,7 @@ func TestProgressPace(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Second)
+		synctest.Wait() // for the timer
 		if len(got) != progressBurst+1 || !strings.Contains(got[progressBurst], `"progress":999`) {
 			t.Errorf("%d were sent: %q", len(got), got)
 		}
