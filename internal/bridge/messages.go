@@ -86,8 +86,8 @@ func (q *levelRequest) start() {
 	}
 }
 
-// Deliver implements jsonrpc.Sink: it sends the calls that have waited for the level. A server that refuses it, or takes
-// long, is not asked again. One that was not reached is asked by the next call.
+// Deliver implements jsonrpc.Sink: it sends the calls that have waited for the level. If the server
+// refuses it or takes long, it counts as set. If the request did not reach the server, the next call sends it again.
 func (q *levelRequest) Deliver(_ *jsonrpc.Exchange, r jsonrpc.Reply) {
 	m := &q.f.messages
 	m.mu.Lock()

@@ -29,7 +29,7 @@ type view struct {
 
 // outline is a spec without its tools, and their number.
 type outline struct {
-	spec  json.RawMessage // nil if it is not an object: somebody wrote it by hand
+	spec  json.RawMessage // nil if it is not an object, which only a value written by hand is
 	tools int
 }
 
@@ -39,7 +39,7 @@ func outlineOf(spec json.RawMessage) (o outline) {
 		return outline{}
 	}
 	o.spec = bytes.Clone(rest)                                                // without the room that append has left
-	_ = jsonrpc.Elements(tools, func([]byte) bool { o.tools++; return true }) // of null there are none
+	_ = jsonrpc.Elements(tools, func([]byte) bool { o.tools++; return true }) // null has none
 	return o
 }
 

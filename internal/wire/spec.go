@@ -103,7 +103,7 @@ func ParseHandshake(result json.RawMessage) (Handshake, error) {
 	return h, nil
 }
 
-// SplitTools returns a copy of an object without its member tools, and the value of this member; nil if there is none. The
+// SplitTools returns a copy of an object without its member tools, and the value of this member; nil if it is missing. The
 // tools are most of a handshake or a spec: nothing is decoded.
 func SplitTools(object []byte) (rest, tools []byte, err error) {
 	rest = []byte{'{'}

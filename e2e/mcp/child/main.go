@@ -10,13 +10,24 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
+func text(s string) *mcp.CallToolResult {
+	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: s}}}
+}
+
+// await answers a call after an event.
+func await(ctx context.Context, event <-chan struct{}, answer string) (*mcp.CallToolResult, error) {
+	select {
+	case <-event:
+		return text(answer), nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 func main() {
 	s := mcp.NewServer(&mcp.Implementation{Name: "child", Version: "1.0.0"}, nil)
 	add := func(name string, h mcp.ToolHandler) {
 		s.AddTool(&mcp.Tool{Name: name, Description: "For tests: " + name, InputSchema: json.RawMessage(`{"type":"object"}`)}, h)
-	}
-	text := func(s string) *mcp.CallToolResult {
-		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: s}}}
 	}
 	add("echo", func(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		return text(string(r.Params.Arguments)), nil
@@ -28,14 +39,6 @@ func main() {
 		cancelled <- struct{}{}
 		return nil, ctx.Err()
 	})
-	await := func(ctx context.Context, c <-chan struct{}, answer string) (*mcp.CallToolResult, error) {
-		select {
-		case <-c:
-			return text(answer), nil
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
 	add("is_waiting", func(ctx context.Context, _ *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		return await(ctx, waiting, "yes")
 	})
