@@ -233,7 +233,8 @@ func TestHungInstanceIsAvoided(t *testing.T) {
 }
 
 // TestHungInstanceIsNoticed: the catalog shows nothing. After the first call without a sign of life, the client reports the
-// extension, and the hung instance gets one more call at most.
+// extension, and the hung instance gets one more call at most within settleTime, which a slow machine may need for fewer
+// than 100 calls.
 func TestHungInstanceIsNoticed(t *testing.T) {
 	t.Parallel()
 	w := newTwins(t, newCatalogBed(t))
@@ -261,18 +262,23 @@ func TestHungInstanceIsNoticed(t *testing.T) {
 			w.lost++
 		}
 	}
+	var sent time.Time // the call that is lost: the client notes the silence later
 	for w.lost == 0 {
+		sent = time.Now()
 		call()
 	}
 	if _, err := reports.NextMsg(time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	w.lost = 0
-	for range 100 {
+	for n := range 100 {
 		call()
-	}
-	if w.lost > 1 {
-		t.Errorf("the hung instance got %d of 100 calls", w.lost)
+		if time.Since(sent) > settleTime {
+			break
+		}
+		if w.lost > 1 {
+			t.Fatalf("the hung instance got %d of %d calls", w.lost, n+1)
+		}
 	}
 }
 
