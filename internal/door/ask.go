@@ -1,7 +1,6 @@
 package door
 
 import (
-	"context"
 	"encoding/json"
 	"strings"
 
@@ -16,13 +15,8 @@ import (
 type asks struct{ *client }
 
 // answer forwards a request to the extension that has the prompt or the resource.
-func (c asks) answer(ctx context.Context, q *request) ([]byte, *rpc.Error) {
-	running, err := c.enter(ctx, q)
-	if err != nil {
-		return nil, err
-	}
-	defer running.leave()
-	c.door.await(running.ctx, c.door.listed)
+func (c asks) answer(q *request) ([]byte, *rpc.Error) {
+	c.door.await(q.running.ctx, c.door.listed)
 	if q.method == mcp.MethodReadResource {
 		if result, ok := c.readSkill(q); ok {
 			return result, nil
@@ -39,7 +33,7 @@ func (c asks) answer(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 	if q.method == mcp.MethodComplete && !t.extension.Spec.Server.Offers("completions") {
 		return q.era.Complete([]byte(`{"completion":{"values":[]}}`)), nil
 	}
-	result, f, err := c.send(running, q, t, mesh.ToolCall{Tool: t.id, Method: q.method, Arguments: q.withMeta(params, q.metaFor(c.client, t))})
+	result, f, err := c.send(q.running, q, t, mesh.ToolCall{Tool: t.id, Method: q.method, Arguments: q.withMeta(params, q.metaFor(c.client, t))})
 	switch {
 	case f != nil:
 		q.failed = true

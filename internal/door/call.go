@@ -25,8 +25,11 @@ type call struct {
 	via     *identity // with whose credentials; guarded by Door.mu
 }
 
-// enter registers a request as running.
-func (c *client) enter(ctx context.Context, q *request) (*call, *rpc.Error) {
+// enter registers a request that can be cancelled as running. It does nothing for others, and for one that is registered.
+func (c *client) enter(ctx context.Context, q *request) *rpc.Error {
+	if q.running != nil || !q.isCall() {
+		return nil
+	}
 	running := &call{client: c, id: string(q.id), counted: q.method != mcp.MethodListen}
 	running.ctx, running.cancel = context.WithCancelCause(ctx)
 	c.mu.Lock()
@@ -37,7 +40,7 @@ func (c *client) enter(ctx context.Context, q *request) (*call, *rpc.Error) {
 	c.mu.Unlock()
 	if duplicate {
 		running.cancel(nil)
-		return nil, mcp.NewError(rpc.CodeInvalidRequest, "a request with this id is still running", nil)
+		return mcp.NewError(rpc.CodeInvalidRequest, "a request with this id is still running", nil)
 	}
 	if running.counted {
 		c.usage.calls.Add(1)
@@ -46,10 +49,15 @@ func (c *client) enter(ctx context.Context, q *request) (*call, *rpc.Error) {
 	c.door.mu.Lock()
 	c.door.calls[running] = struct{}{}
 	c.door.mu.Unlock()
-	return running, nil
+	q.running = running
+	return nil
 }
 
+// leave ends what enter has begun.
 func (r *call) leave() {
+	if r == nil {
+		return
+	}
 	r.cancel(nil)
 	if r.counted {
 		r.client.usage.calls.Add(-1)
@@ -106,7 +114,7 @@ func (t *callee) isNative() bool { return t.extension.Spec == nil || t.extension
 type tools struct{ *client }
 
 // callTool answers tools/call.
-func (c tools) callTool(ctx context.Context, q *request) ([]byte, *rpc.Error) {
+func (c tools) callTool(q *request) ([]byte, *rpc.Error) {
 	name, err := q.params.ToolName()
 	if err != nil {
 		return nil, err
@@ -115,17 +123,12 @@ func (c tools) callTool(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 	if err != nil {
 		return nil, err
 	}
-	running, err := c.enter(ctx, q)
-	if err != nil {
-		return nil, err
-	}
-	defer running.leave()
 	if limit, yes := c.isOverloaded(); yes {
 		return overloaded(&callee{name: name}, limit).to(q), nil
 	}
-	c.door.awaitReady(running.ctx)
+	c.door.awaitReady(q.running.ctx)
 	if c.searches(c.view.now.Load(), q.era) && isSearchTool(name) {
-		return c.callSearchTool(running, q, name, args)
+		return c.callSearchTool(q.running, q, name, args)
 	}
 	if b := c.door.mesh.Load(); b != nil && !isLoaded(b.catalog) && !strings.Contains(name, "/") { // the catalog has not been read yet
 		return unreachable(&callee{name: name}).to(q), nil
@@ -139,7 +142,7 @@ func (c tools) callTool(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 			return misfit(t, wrong).to(q), nil
 		}
 	}
-	return c.forward(running, q, t, args)
+	return c.forward(q.running, q, t, args)
 }
 
 // objectOr returns args, or an empty object if there are none.

@@ -3,6 +3,7 @@ package door
 import (
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -234,6 +235,21 @@ func TestCancel(t *testing.T) {
 	}
 }
 
+// TestCancelAtOnce: a cancellation that arrives together with its request ends it.
+func TestCancelAtOnce(t *testing.T) {
+	b := newBed(t)
+	b.ready("x", "mcp", tool("x", "wait"))
+	b.serve("x", func(*nats.Msg, string, json.RawMessage) (string, error) { return "", errSilent })
+	d := b.door(Options{})
+	p := d.pipe(t)
+	for n := range 100 {
+		id := strconv.Itoa(n)
+		p.send(callMessage(id, "ext_x_wait", "") + "\n" + `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + id + `}}`)
+	}
+	natstest.Eventually(t, "all calls have ended", func() bool { return d.running.Load() == 0 })
+	p.want(`{"jsonrpc":"2.0","id":1,"method":"ping"}`, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+}
+
 // TestListChanged checks who is notified of which changes.
 func TestListChanged(t *testing.T) {
 	t.Parallel()
@@ -242,6 +258,7 @@ func TestListChanged(t *testing.T) {
 	d := b.door(Options{})
 	legacy, modern, silent := d.pipe(t), d.pipe(t), d.pipe(t)
 	legacy.ask(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+	silent.ask(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
 	listen := func(id, filter string) string {
 		return `{"jsonrpc":"2.0","id":` + id + `,"method":"subscriptions/listen","params":{"notifications":` + filter + `,` + modernMeta + `}}`
 	}
@@ -291,6 +308,12 @@ func TestListChanged(t *testing.T) {
 		t.Errorf("modern: %s", got)
 	}
 	silent.want(`{"jsonrpc":"2.0","id":1,"method":"ping"}`, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+	silent.send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	silent.want(`{"jsonrpc":"2.0","id":1,"method":"ping"}`, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+	b.state("y", "ready", "")
+	if got := silent.next(); got != `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}` {
+		t.Errorf("after it is initialized: %s", got)
+	}
 }
 
 // TestNotificationPace checks that a change is announced at once, and the following ones together.

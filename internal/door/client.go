@@ -25,7 +25,7 @@ type client struct {
 	mu       sync.Mutex
 	calls    map[string]*call // in flight, by raw id
 	listens  int
-	legacy   bool         // it has sent a request of the legacy era, and so gets that era's notifications
+	legacy   bool         // it has listed something in the legacy era, or is initialized, and so gets that era's notifications
 	name     string       // from initialize
 	searched *bool        // whether it searches, once a session of the legacy era has decided that
 	level    mcp.LogLevel // of the log messages that a session of the legacy era wants
@@ -42,9 +42,23 @@ type request struct {
 	raw    []byte // the params
 	notify func(message []byte)
 
-	params mcp.Params
-	era    mcp.Era
-	failed bool // the result is a failure
+	params  mcp.Params
+	era     mcp.Era
+	running *call // see enter; nil for what is answered without waiting
+	failed  bool  // the result is a failure
+}
+
+// isCall reports whether an extension answers the request, or the client ends it: it can be cancelled.
+func (q *request) isCall() bool {
+	switch q.method {
+	case mcp.MethodCallTool, mcp.MethodGetPrompt, mcp.MethodReadResource, mcp.MethodComplete:
+		return true
+	case mcp.MethodListen:
+		return q.era == mcp.EraModern
+	case mcp.MethodSubscribe:
+		return q.era == mcp.EraLegacy
+	}
+	return false
 }
 
 // parse reads the params, and determines the era.
@@ -74,7 +88,12 @@ var errNoAnswer = &rpc.Error{Code: rpc.CodeCancelled, Message: "cancelled"}
 // serve handles a request and counts it.
 func (c *client) serve(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 	began := time.Now()
-	result, err := c.result(ctx, q)
+	var result []byte
+	err := c.enter(ctx, q)
+	if err == nil {
+		defer q.running.leave()
+		result, err = c.result(ctx, q)
+	}
 	c.door.metrics.count(q, began, err)
 	return result, err
 }
@@ -82,7 +101,7 @@ func (c *client) serve(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 func (c *client) result(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 	if kind, ok := kindOf(q.method); ok {
 		c.door.await(ctx, c.door.listed)
-		c.becomesLegacy(q)
+		c.lists(q)
 		return c.listPage(q, kinds[kind].member, &c.view.now.Load().lists[kind].page)
 	}
 	switch {
@@ -90,9 +109,9 @@ func (c *client) result(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 		c.door.awaitReady(ctx)
 		return c.listTools(q)
 	case q.method == mcp.MethodCallTool:
-		return tools{c}.callTool(ctx, q)
+		return tools{c}.callTool(q)
 	case q.method == mcp.MethodGetPrompt, q.method == mcp.MethodReadResource, q.method == mcp.MethodComplete:
-		return asks{c}.answer(ctx, q)
+		return asks{c}.answer(q)
 	case q.method == mcp.MethodListSkills && q.era == mcp.EraModern:
 		c.door.awaitReady(ctx)
 		return c.listPage(q, "skills", &c.view.now.Load().skills.page)
@@ -100,7 +119,7 @@ func (c *client) result(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 		c.door.awaitReady(ctx)
 		return asks{c}.getSkill(q)
 	case (q.method == mcp.MethodSubscribe || q.method == mcp.MethodUnsubscribe) && q.era == mcp.EraLegacy:
-		return asks{c}.subscribe(ctx, q)
+		return asks{c}.subscribe(q)
 	case q.method == mcp.MethodInitialize && q.era == mcp.EraLegacy:
 		c.door.awaitReady(ctx) // for the instructions
 		return c.initialize(q)
@@ -112,20 +131,21 @@ func (c *client) result(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 		c.door.awaitReady(ctx)
 		return c.discover(), nil
 	case q.method == mcp.MethodListen && q.era == mcp.EraModern:
-		return c.listen(ctx, q)
+		return c.listen(q)
 	}
 	return nil, mcp.UnknownMethod(q.method)
 }
 
 // isQuick reports whether a request is answered without waiting.
-func (c *client) isQuick(method string) bool {
+func (c *client) isQuick(q *request) bool {
+	if q.isCall() {
+		return false
+	}
 	waits := time.Since(c.door.started) <= c.door.opt.Wait
-	if _, ok := kindOf(method); ok {
+	if _, ok := kindOf(q.method); ok {
 		return !waits || isClosed(c.door.listed)
 	}
-	switch method {
-	case mcp.MethodCallTool, mcp.MethodListen, mcp.MethodGetPrompt, mcp.MethodReadResource, mcp.MethodComplete, mcp.MethodSubscribe:
-		return false
+	switch q.method {
 	case mcp.MethodListTools, mcp.MethodInitialize, mcp.MethodDiscover, mcp.MethodListSkills, mcp.MethodGetSkill:
 		return !waits || c.door.isReady()
 	}
@@ -151,7 +171,7 @@ func (c *client) initialize(q *request) ([]byte, *rpc.Error) {
 	v := c.view.now.Load()
 	c.mu.Lock()
 	c.name = mcp.ClientName(p.ClientInfo)
-	c.legacy, c.searched, c.level = true, nil, 0
+	c.searched, c.level = nil, 0
 	c.mu.Unlock()
 	out := append([]byte(`{"protocolVersion":"`), mcp.Negotiate(p.ProtocolVersion)...)
 	out = append(append(out, `",`...), capabilities...)
@@ -270,7 +290,12 @@ func (c *client) agent(q *request) string {
 
 // notification handles a message of the client without an id.
 func (c *client) notification(method string, params []byte) {
-	if method != mcp.NotifyCancelled {
+	switch method {
+	case mcp.NotifyInitialized:
+		c.becomesLegacy()
+		return
+	case mcp.NotifyCancelled:
+	default:
 		return
 	}
 	var p struct {

@@ -317,7 +317,7 @@ func sendsUpdates(s *wire.Server) bool {
 }
 
 // subscribe answers resources/subscribe and resources/unsubscribe.
-func (c asks) subscribe(ctx context.Context, q *request) ([]byte, *rpc.Error) {
+func (c asks) subscribe(q *request) ([]byte, *rpc.Error) {
 	uri, err := q.params.Text("uri", q.params.URI)
 	if err != nil {
 		return nil, err
@@ -326,12 +326,7 @@ func (c asks) subscribe(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 		c.follower.remove(uri)
 		return []byte("{}"), nil
 	}
-	running, err := c.enter(ctx, q)
-	if err != nil {
-		return nil, err
-	}
-	defer running.leave()
-	c.door.await(running.ctx, c.door.listed)
+	c.door.await(q.running.ctx, c.door.listed)
 	t, own, err := c.resource(q.era, uri)
 	if err != nil {
 		return nil, err
@@ -343,7 +338,7 @@ func (c asks) subscribe(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 	if err != nil {
 		return nil, err
 	}
-	_, f, err := c.send(running, q, t, mesh.ToolCall{Tool: t.id, Method: mcp.MethodSubscribe, Arguments: uriParams(own)})
+	_, f, err := c.send(q.running, q, t, mesh.ToolCall{Tool: t.id, Method: mcp.MethodSubscribe, Arguments: uriParams(own)})
 	if f != nil {
 		q.failed = true
 		err = f.error()

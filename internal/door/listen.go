@@ -16,18 +16,13 @@ const maxListens = 16
 
 // listen answers subscriptions/listen: it acknowledges the subscription, sends notifications with the request's id, and
 // ends when the client cancels the request or the server stops.
-func (c *client) listen(ctx context.Context, q *request) ([]byte, *rpc.Error) {
+func (c *client) listen(q *request) ([]byte, *rpc.Error) {
 	var p struct {
 		Notifications map[string]json.RawMessage `json:"notifications"`
 	}
 	if json.Unmarshal(q.raw, &p) != nil || p.Notifications == nil {
 		return nil, mcp.NewError(rpc.CodeInvalidParams, "params.notifications must be an object", nil)
 	}
-	running, err := c.enter(ctx, q)
-	if err != nil {
-		return nil, err
-	}
-	defer running.leave()
 	if !c.addListen(1) {
 		return nil, mcp.NewError(rpc.CodeInvalidRequest, "too many subscriptions: cancel one of them first", nil)
 	}
@@ -45,7 +40,7 @@ func (c *client) listen(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 	defer f.end()
 	var uris []string
 	if json.Unmarshal(p.Notifications["resourceSubscriptions"], &uris) == nil && len(uris) > 0 {
-		c.door.await(running.ctx, c.door.listed)
+		c.door.await(q.running.ctx, c.door.listed)
 		of, err := plainjson.Marshal(asks{c}.follow(f, uris))
 		if err != nil { // strings always encode
 			panic(err)
@@ -59,11 +54,11 @@ func (c *client) listen(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 	out.open()
 	switch {
 	case len(f.all()) > 0:
-		f.renew(running.ctx, true)
+		f.renew(q.running.ctx, true)
 	case len(wanted) > 0:
-		<-running.ctx.Done()
+		<-q.running.ctx.Done()
 	}
-	if context.Cause(running.ctx) == errCancelled {
+	if context.Cause(q.running.ctx) == errCancelled {
 		return nil, errNoAnswer
 	}
 	return []byte(`{"resultType":"complete",` + meta + `}`), nil

@@ -245,7 +245,7 @@ func (x *exchange) legacy(q *request) {
 	defer n.use()()
 	p := &reply{x: x, session: n}
 	q.notify = p.notify
-	if !n.client.isQuick(q.method) {
+	if !n.client.isQuick(q) {
 		p.keepOpen()
 	}
 	p.end(http.StatusOK, n.client.answer(n.ctx, q))
@@ -268,6 +268,7 @@ func (x *exchange) initialize(q *request) {
 		x.tooMany("sessions")
 		return
 	}
+	c.becomesLegacy() // notifications are sent in the session's stream, which cannot precede this answer
 	x.w.Header().Set(mcp.HeaderSession, n.id)
 	writeJSON(x.w, http.StatusOK, jsonrpc.AppendResult(nil, q.id, result))
 }

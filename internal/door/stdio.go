@@ -163,10 +163,11 @@ func (s *stdioServer) message(env *jsonrpc.Envelope) {
 		s.out.reply(jsonrpc.AppendError(nil, q.id, e))
 		return
 	}
-	if s.client.isQuick(q.method) {
+	if s.client.isQuick(q) {
 		s.out.reply(s.client.answer(s.ctx, q))
 		return
 	}
+	_ = s.client.enter(s.ctx, q) // before the next message, which may cancel it; answer returns the error
 	select {
 	case s.next <- q:
 	default:
@@ -178,7 +179,9 @@ func (s *stdioServer) message(env *jsonrpc.Envelope) {
 func (s *stdioServer) start(q *request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !isClosed(s.ending) {
+	if isClosed(s.ending) {
+		q.running.leave()
+	} else {
 		s.handlers.Go(func() { s.handle(q) }) // owned by end; ends with its request, after the cancellation of ctx at the latest, or with a Write that is blocked
 	}
 }

@@ -21,6 +21,7 @@ const (
 	MethodGetSkill      = "skills/get"
 	MethodSetLevel      = "logging/setLevel"
 
+	NotifyInitialized  = "notifications/initialized"
 	NotifyCancelled    = "notifications/cancelled"
 	NotifyProgress     = "notifications/progress"
 	NotifyToolsChanged = "notifications/tools/list_changed"
