@@ -24,7 +24,7 @@ import (
 )
 
 // limit is how long a test waits for what must happen. It is generous, for loaded machines.
-const limit = 30 * time.Second
+const limit = time.Minute
 
 // bed is a NATS server with a catalog that the test writes, and extensions that the test answers for.
 type bed struct {
@@ -124,7 +124,7 @@ func (b *bed) serve(id string, h func(m *nats.Msg, method string, params json.Ra
 		}()
 	})
 	if err == nil {
-		err = b.nc.Flush()
+		err = b.nc.FlushTimeout(limit)
 	}
 	if err != nil {
 		b.t.Fatal(err)

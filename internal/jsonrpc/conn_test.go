@@ -181,15 +181,16 @@ func TestTimeouts(t *testing.T) {
 
 func TestCancelBeforeWriting(t *testing.T) {
 	var seen bytes.Buffer
-	block := make(chan struct{})
+	writing, block := make(chan struct{}, 10), make(chan struct{})
 	pr, pw := io.Pipe()
-	c := NewConn(pr, writerFunc(func(p []byte) (int, error) { <-block; return seen.Write(p) }), Options{})
+	c := NewConn(pr, writerFunc(func(p []byte) (int, error) { writing <- struct{}{}; <-block; return seen.Write(p) }), Options{})
 	done := make(chan struct{})
 	go func() { c.Run(t.Context()); close(done) }() // ends when pw is closed
 
 	sink := make(sinkChan, 3)
 	first, second := &Exchange{Method: "first", Sink: sink}, &Exchange{Method: "second", Sink: sink}
 	c.Start(first)
+	<-writing // what follows is queued
 	c.Start(second)
 	if id, ok := c.Cancel(second); !ok || id != 0 {
 		t.Errorf("Cancel = %d, %v, want 0, true", id, ok)

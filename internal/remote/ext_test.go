@@ -87,7 +87,7 @@ func TestAnswers(t *testing.T) {
 			})
 			c := start(t, Config{URL: srv.URL, Dialect: manifest.Ext})
 			sink := make(ended, 1)
-			c.Start(&jsonrpc.Exchange{Method: "x", Sink: sink, Deadline: time.Now().Add(15 * time.Second)})
+			c.Start(&jsonrpc.Exchange{Method: "x", Sink: sink, Deadline: time.Now().Add(time.Minute)})
 			r := <-sink
 			result, err := r.Result()
 			if tt.ok && (err != nil || string(result) != tt.want) || !tt.ok && (err == nil || !strings.Contains(err.Error(), tt.want)) {

@@ -17,8 +17,10 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-func TestHandshake(t *testing.T) {
-	m := newMCP(t)
+func TestHandshake(t *testing.T) { synctest.Test(t, handshakeOverHTTP) }
+
+func handshakeOverHTTP(t *testing.T) {
+	m := newPipedMCP(t)
 	c := m.connect(Config{})
 	if got, err := c.Call(soon(t), "tools/list", nil); err != nil || string(got) != `{"ok":true}` {
 		t.Fatalf("%s, %v", got, err)
@@ -119,10 +121,13 @@ func TestDialects(t *testing.T) {
 	}
 }
 
-// TestEventAnswer: the answer to a call arrives on a stream after other messages of the server.
-func TestEventAnswer(t *testing.T) {
+// TestEventAnswer: the answer to a call arrives on a stream after other messages of the server, and before one more. It
+// runs in a bubble because the client waits only drainTimeout for that one.
+func TestEventAnswer(t *testing.T) { synctest.Test(t, eventAnswer) }
+
+func eventAnswer(t *testing.T) {
 	const result = `{"content":[{"type":"new","n":9007199254740993}], "x":1e400}`
-	m := newMCP(t)
+	m := newPipedMCP(t)
 	m.call = func(w http.ResponseWriter, r *request) {
 		send := events(w)
 		send(": hello\n\nid: 1\ndata:\n\n")

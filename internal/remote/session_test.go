@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
@@ -38,51 +39,53 @@ func TestReopen(t *testing.T) {
 		"400 of the SDK": loses(400, `{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: Server not initialized"},"id":null}`),
 		"400 as text":    loses(400, "Invalid session ID"),
 	} {
-		t.Run(name, func(t *testing.T) {
-			m := newMCP(t)
-			m.lose = lose
-			var notes notifications
-			var introduced atomic.Pointer[string]
-			c := m.connect(Config{OnNotification: notes.add, OnReopened: func(result json.RawMessage) {
-				text := string(result)
-				introduced.Store(&text)
-			}})
-			m.loseSessions()
-			const n = 50
-			var calls sync.WaitGroup
-			for i := range n {
-				calls.Go(func() {
-					if _, err := c.Call(soon(t), "x", json.RawMessage(fmt.Sprintf(`{"i":%d}`, i))); err != nil {
-						t.Error(err)
-					}
-				})
+		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { reopen(t, lose) }) })
+	}
+}
+
+func reopen(t *testing.T, lose func(w http.ResponseWriter, r *request)) {
+	m := newPipedMCP(t)
+	m.lose = lose
+	var notes notifications
+	var introduced atomic.Pointer[string]
+	c := m.connect(Config{OnNotification: notes.add, OnReopened: func(result json.RawMessage) {
+		text := string(result)
+		introduced.Store(&text)
+	}})
+	m.loseSessions()
+	const n = 50
+	var calls sync.WaitGroup
+	for i := range n {
+		calls.Go(func() {
+			if _, err := c.Call(soon(t), "x", json.RawMessage(fmt.Sprintf(`{"i":%d}`, i))); err != nil {
+				t.Error(err)
 			}
-			calls.Wait()
-			hellos := m.requests("initialize")
-			if len(hellos) != 2 || string(hellos[1].Params) != hello || hellos[1].HTTP.Header["Mcp-Session-Id"] != nil {
-				t.Errorf("%d times initialize, the last with %s", len(hellos), hellos[len(hellos)-1].Params)
-			}
-			if got := m.requests(initialized); len(got) != 2 || got[1].HTTP.Header.Get("Mcp-Session-Id") != "session-2" {
-				t.Errorf("%d times %s", len(got), initialized)
-			}
-			good := 0
-			for _, r := range m.requests("x") {
-				if r.HTTP.Header.Get("Mcp-Session-Id") == "session-2" {
-					good++
-				}
-			}
-			if good != n || len(m.requests("x")) > 2*n {
-				t.Errorf("%d calls over the new session, of %d", good, len(m.requests("x")))
-			}
-			// It follows after the waiting calls have been released.
-			eventually(t, "the notification", func() bool { return slices.Equal(notes.list(), []string{listChanged}) })
-			if got := introduced.Load(); got == nil || !strings.Contains(*got, `"protocolVersion"`) {
-				t.Error("OnReopened was not called with the result of the new handshake")
-			}
-			c.end(t)
-			m.awaitDeleted("session-2")
 		})
 	}
+	calls.Wait()
+	hellos := m.requests("initialize")
+	if len(hellos) != 2 || string(hellos[1].Params) != hello || hellos[1].HTTP.Header["Mcp-Session-Id"] != nil {
+		t.Errorf("%d times initialize, the last with %s", len(hellos), hellos[len(hellos)-1].Params)
+	}
+	if got := m.requests(initialized); len(got) != 2 || got[1].HTTP.Header.Get("Mcp-Session-Id") != "session-2" {
+		t.Errorf("%d times %s", len(got), initialized)
+	}
+	good := 0
+	for _, r := range m.requests("x") {
+		if r.HTTP.Header.Get("Mcp-Session-Id") == "session-2" {
+			good++
+		}
+	}
+	if good != n || len(m.requests("x")) > 2*n {
+		t.Errorf("%d calls over the new session, of %d", good, len(m.requests("x")))
+	}
+	// It follows after the waiting calls have been released.
+	eventually(t, "the notification", func() bool { return slices.Equal(notes.list(), []string{listChanged}) })
+	if got := introduced.Load(); got == nil || !strings.Contains(*got, `"protocolVersion"`) {
+		t.Error("OnReopened was not called with the result of the new handshake")
+	}
+	c.end(t)
+	m.awaitDeleted("session-2")
 }
 
 // TestNotLost covers refusals that do not mean that the session is lost.
@@ -272,8 +275,10 @@ func TestRestart(t *testing.T) {
 
 // TestShortSessions uses two replicas that receive requests in turn, so that each session is lost immediately. The
 // client must limit its retries.
-func TestShortSessions(t *testing.T) {
-	m := newMCP(t)
+func TestShortSessions(t *testing.T) { synctest.Test(t, shortSessions) }
+
+func shortSessions(t *testing.T) {
+	m := newPipedMCP(t)
 	m.call = func(w http.ResponseWriter, r *request) { m.lose(w, r) }
 	var c *runningConn
 	var again sync.WaitGroup
