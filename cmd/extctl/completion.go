@@ -17,7 +17,7 @@ import (
 )
 
 // completeTimeout limits how long a completion may take.
-const completeTimeout = time.Second
+var completeTimeout = time.Second
 
 // completeIDs completes the first argument with the ids in the catalog, and the others if the verb takes several.
 func (a *app) completeIDs(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {

@@ -173,7 +173,7 @@ func (s *session) explainInbox(t daemon.Target) error {
 }
 
 // inboxProbe is the time limit of the search for the inbox prefix that the server allows.
-const inboxProbe = 2 * time.Second
+var inboxProbe = 2 * time.Second
 
 // allowedInbox tries the inbox prefixes that configurations usually have for a user, and returns the first one that the
 // server allows; "" if there is none.
@@ -210,7 +210,7 @@ func (s *session) allowedInbox(users []string) string {
 }
 
 // registryProbe is the time limit of the request for the reason why there is no catalog.
-const registryProbe = time.Second
+var registryProbe = time.Second
 
 // explainNoCatalog returns why there is no catalog, with what to do about it. It asks the registry, which runs without
 // JetStream, too.

@@ -208,7 +208,7 @@ func (s *selection) nothing() string {
 }
 
 // followTimeout limits how long a bridge that hangs can delay new lines.
-const followTimeout = 2 * time.Second
+var followTimeout = 2 * time.Second
 
 // past are the last lines that the bridges have stored, oldest first. With follow, a timeout is only printed, because
 // new lines can still arrive.

@@ -164,7 +164,7 @@ type exitJSON struct {
 }
 
 // exitsTimeout limits the requests to bridges; the rest of the output comes from the catalog.
-const exitsTimeout = time.Second
+var exitsTimeout = time.Second
 
 // lastExits requests the last exits from the extension's bridges, in parallel. It leaves out a bridge that does not
 // reply, or to which NATS denies the request.

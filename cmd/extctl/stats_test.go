@@ -131,7 +131,7 @@ func TestBenchWithoutWarmUp(t *testing.T) {
 	if err := b.answer("ext.x.rpc", func(string, json.RawMessage) (string, *rpc.Error) { made.Add(1); return "{}", nil }); err != nil {
 		t.Fatal(err)
 	}
-	if code, stdout, stderr := extctl(t.Context(), b.url, "bench", "ext_x_y", "--calls", "3", "--warm-up", "0"); code != 0 || made.Load() != 4 {
+	if code, stdout, stderr := extctl(t.Context(), b.url, "bench", "ext_x_y", "--calls", "3", "--duration", "5m", "--warm-up", "0"); code != 0 || made.Load() != 4 {
 		t.Errorf("exit code %d, %d calls, %s%s", code, made.Load(), stdout, stderr)
 	}
 }

@@ -88,7 +88,7 @@ func tap(ctx context.Context, s *session, f *tapFlags) error {
 	}
 	defer stop()
 	s.note("extctl: the calls of %s on %s, for %v", terminal.Clean(f.ID), words.Plural(len(bridges), "bridge"), f.time)
-	if err := t.wait(ctx, s, f.time+followTimeout); err != nil {
+	if err := t.wait(ctx, s, f.time+requestTimeout); err != nil {
 		return err
 	}
 	if len(t.failed) == len(bridges) {

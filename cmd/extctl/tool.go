@@ -165,7 +165,7 @@ func orEmptyObject(schema json.RawMessage) json.RawMessage {
 }
 
 // resolveTimeout limits the request to the registry; after it, the name is resolved from the whole catalog.
-const resolveTimeout = time.Second
+var resolveTimeout = time.Second
 
 // findTool finds a tool by any of its names. The registry's answer to resolve has all that a call needs; the returned
 // catalog has only that tool. If no registry answers, findTool reads the bucket: for <id>/<local name> the extension's

@@ -48,7 +48,7 @@ func inProcess(tb testing.TB) (connect func() *nats.Conn) {
 	}
 	return func() *nats.Conn {
 		tb.Helper()
-		nc, err := nats.Connect("", nats.InProcessServer(s))
+		nc, err := nats.Connect("", nats.InProcessServer(s), nats.Timeout(time.Minute))
 		if err != nil {
 			tb.Fatal(err)
 		}

@@ -37,31 +37,37 @@ func (c *control) tap(params json.RawMessage) (json.RawMessage, error) {
 		return nil, rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo}, "bridge %s has as many taps as it may have; they end within %v", c.b.cfg.Name, maxTap)
 	}
 	c.tapped = func(ctx context.Context, m *nats.Msg) {
-		defer stop()
-		if c.b.cfg.Prefix.MayAnswer(m.Reply) {
-			c.b.sendTapped(ctx, m, t, d)
+		if !c.b.cfg.Prefix.MayAnswer(m.Reply) {
+			stop()
+			return
+		}
+		over := sendTapped(ctx, m, t, d)
+		stop() // before the end is sent: who receives it may begin another tap
+		if over {
+			respond(m, "end", map[string]any{"dropped": t.Dropped.Load()})
 		}
 	}
 	return json.Marshal(map[string]any{"for_ms": d.Milliseconds()})
 }
 
-// sendTapped sends the calls of a tap as notifications, and one when its time is over.
-func (b *Bridge) sendTapped(ctx context.Context, m *nats.Msg, t *calls.Tap, d time.Duration) {
-	send := func(method string, params any) {
-		if text, err := json.Marshal(params); err == nil {
-			_ = m.Respond(jsonrpc.AppendRequest(nil, nil, method, text)) // without a connection nobody receives it
-		}
+// respond sends a notification on the reply subject of a request.
+func respond(m *nats.Msg, method string, params any) {
+	if text, err := json.Marshal(params); err == nil {
+		_ = m.Respond(jsonrpc.AppendRequest(nil, nil, method, text)) // without a connection nobody receives it
 	}
+}
+
+// sendTapped sends the calls of a tap as notifications. It reports whether the tap's time is over.
+func sendTapped(ctx context.Context, m *nats.Msg, t *calls.Tap, d time.Duration) (over bool) {
 	end, second := time.NewTimer(d), time.NewTicker(time.Second)
 	defer end.Stop()
 	defer second.Stop()
 	for left := maxTapRate; ; {
 		select {
 		case <-ctx.Done():
-			return
+			return false
 		case <-end.C:
-			send("end", map[string]any{"dropped": t.Dropped.Load()})
-			return
+			return true
 		case <-second.C:
 			left = maxTapRate
 		case r := <-t.Records:
@@ -69,7 +75,7 @@ func (b *Bridge) sendTapped(ctx context.Context, m *nats.Msg, t *calls.Tap, d ti
 				t.Dropped.Add(1)
 				continue
 			}
-			send("call", r)
+			respond(m, "call", r)
 		}
 	}
 }

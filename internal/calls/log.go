@@ -124,11 +124,11 @@ func (e *Extension) Ended(c *End) {
 		t.took.Add(c.Took)
 	}
 	if failed {
+		e.addFailure(c)
 		t.failed.Add(1)
 		if c.ToolFailed {
 			t.toolFailed.Add(1)
 		}
-		e.addFailure(c)
 	}
 	if taps := e.log.taps.Load(); taps != nil {
 		e.offer(*taps, c)

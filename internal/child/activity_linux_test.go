@@ -24,7 +24,7 @@ func TestActivity(t *testing.T) {
 				switch {
 				case p.Activity().WorkedSince(first, time.Since(at)):
 					return enough
-				case time.Since(at) > 8*time.Second:
+				case time.Since(at) > time.Minute:
 					t.Errorf("%s: no work seen: %+v, then %+v", name, first, p.Activity())
 					return enough
 				}

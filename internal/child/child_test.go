@@ -85,7 +85,9 @@ func TestCleanStop(t *testing.T) {
 func TestUseErrorOfARunningProcess(t *testing.T) {
 	noSurvivors(t)
 	bad := errors.New("bad handshake")
-	err := run(t, t.Context(), spec("echo"), func(context.Context, *child.Process) error { return bad })
+	s := spec("echo")
+	s.Grace = time.Minute
+	err := run(t, t.Context(), s, func(context.Context, *child.Process) error { return bad })
 	e := exitError(t, err)
 	if !errors.Is(err, bad) || !e.Stopped || e.ExitCode != 0 {
 		t.Errorf("got %v: %+v", err, e)
@@ -314,7 +316,7 @@ func TestBeforeStop(t *testing.T) {
 	s.BeforeStop = func(in *child.Stdin) { io.WriteString(in, "bye\n\n") }
 	got := make(chan string, 1)
 	ctx, cancel := context.WithCancel(t.Context())
-	s.Linger = 20 * time.Millisecond
+	s.Linger, s.Grace = 20*time.Millisecond, time.Minute
 	err := run(t, ctx, s, func(ctx context.Context, p *child.Process) error {
 		io.WriteString(p.Stdin, "whole\nto")
 		p.Stdin.TryWrite([]byte("rn"))

@@ -241,11 +241,15 @@ func (r *run) endDescendants() error {
 	defer r.descendants.close()
 	defer r.stderr.out.cutOff()
 	defer r.stdout.cutOff()
+	var killed time.Time
 	for pause := time.Millisecond; !r.descendants.gone(); pause = min(2*pause, 20*time.Millisecond) {
-		switch d := time.Since(r.termSent); {
-		case d < termWait:
+		switch {
+		case time.Since(r.termSent) < termWait:
 			r.descendants.terminate()
-		case d < termWait+killWait:
+		case killed.IsZero():
+			killed = time.Now() // after termWait, or later if this machine stood still
+			r.descendants.kill()
+		case time.Since(killed) < killWait:
 			r.descendants.kill()
 		default:
 			return fmt.Errorf("process group %d is still running after SIGKILL; it may run as another user", r.proc.Pid)

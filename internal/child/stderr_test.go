@@ -75,7 +75,7 @@ func TestDroppedIsReportedInTime(t *testing.T) {
 				} else {
 					delivered++
 				}
-			case <-time.After(10 * time.Second):
+			case <-time.After(time.Minute):
 				return fmt.Errorf("%d lines delivered, %d dropped", delivered, dropped)
 			}
 		}
@@ -106,7 +106,7 @@ func TestStderrLineByLine(t *testing.T) {
 					if got != want {
 						t.Errorf("got %q, want %q", got, want)
 					}
-				case <-time.After(10 * time.Second):
+				case <-time.After(time.Minute):
 					return fmt.Errorf("no %q", want)
 				}
 			}

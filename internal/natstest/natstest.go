@@ -60,6 +60,12 @@ func complete(t testing.TB, options *server.Options) *server.Options {
 	if o.AuthTimeout == 0 {
 		o.AuthTimeout = limit.Seconds()
 	}
+	if o.TLSTimeout == 0 {
+		o.TLSTimeout = limit.Seconds()
+	}
+	if o.WriteDeadline == 0 {
+		o.WriteDeadline = limit
+	}
 	return o
 }
 

@@ -100,6 +100,9 @@ func TestFleetsBreaker(t *testing.T) {
 	b.put("state.echo", open(time.Now().Add(time.Hour)))
 	catalog := b.follow(CatalogOptions{})
 	await(t, catalog, "it is there", has("echo", heartbeat.Ready))
+	catalog.mu.Lock()
+	catalog.data.seen = time.Now().Add(time.Hour) // no registry renews it
+	catalog.mu.Unlock()
 	client := NewClient(b.nc, ClientOptions{Catalog: catalog})
 	call := func() error {
 		_, err := client.Call(t.Context(), "ext_echo_x", nil)

@@ -124,11 +124,21 @@ func (b *inbox) arm(at time.Time) {
 	b.timer.Reset(time.Until(at))
 }
 
+// standstill is how late the timer is at least if this process or its machine stood still. This time is no silence: messages
+// that came meanwhile have not been read yet, for which there is standstill after it.
+const standstill = 500 * time.Millisecond
+
 // expire sends a nil message to the calls that are due, and sets the timer for the next one.
 func (b *inbox) expire() {
 	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if late := now.Sub(b.armed); late > standstill && !b.armed.IsZero() {
+		late += standstill
+		for _, p := range b.waiting {
+			p.heard, p.due, p.again = p.heard.Add(late), earlier(p.due.Add(late), p.deadline), earlier(p.again.Add(late), p.deadline)
+		}
+	}
 	b.armed, b.fired = time.Time{}, now
 	var next time.Time
 	for _, p := range b.waiting {

@@ -15,6 +15,29 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
+// TestStandstill: the timer is seconds late, because the process stood still. Its calls are not taken for silent at once, but
+// if nothing comes after that.
+func TestStandstill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		p := &place{replies: make(chan *nats.Msg, replyBacklog), deadline: began.Add(time.Hour), heard: began}
+		b := inbox{waiting: map[string]*place{"": p}}
+		p.due, p.again, b.armed = began.Add(wire.SilenceLimit), p.deadline, began.Add(wire.SilenceLimit) // without arm: nothing fires in time
+		time.Sleep(time.Minute)
+		b.expire()
+		if quiet := b.silence(p); len(p.replies) > 0 || quiet >= wire.SilenceLimit {
+			t.Errorf("after the standstill the call is silent for %v, %d looks", quiet, len(p.replies))
+		}
+		<-p.replies
+		if quiet, took := b.silence(p), time.Since(began); quiet < wire.SilenceLimit || took != time.Minute+standstill {
+			t.Errorf("after %v the call is silent for %v", took, quiet)
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.timer.Stop()
+	})
+}
+
 // TestInboxScans waits for calls that become due one by one, some by their deadlines and some by silence. The timer scans
 // them at most a hundred times a second, and each gets its message in time, or a moment later.
 func TestInboxScans(t *testing.T) {

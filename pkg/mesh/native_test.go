@@ -165,6 +165,10 @@ func TestNativeStopsWithoutLoss(t *testing.T) {
 	load, end := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	stop, _ := start()
+	natstest.Eventually(t, "the first one answers", func() bool {
+		_, err := client.Call(t.Context(), "greeter/echo", nil)
+		return err == nil
+	})
 	for range 8 {
 		wg.Go(func() { // ends with load
 			for load.Err() == nil {

@@ -5,24 +5,24 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/extmesh/extmesh/pkg/rpc"
 	"github.com/extmesh/extmesh/pkg/rpc/stdio"
 )
 
-// An extension is a handler that answers on the standard streams; here a string is its standard input.
+// An extension is a handler that answers on the standard streams; here strings are these streams.
 func Example() {
 	stdin := strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"tools/greet"}` + "\n")
-	err := stdio.Serve(context.Background(), stdin, os.Stdout, rpc.HandlerFunc(
+	var stdout strings.Builder
+	err := stdio.Serve(context.Background(), stdin, &stdout, rpc.HandlerFunc(
 		func(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
 			if r.Method != "tools/greet" {
 				return nil, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "no method %q", r.Method)
 			}
 			return json.RawMessage(`"Hello"`), nil
 		}))
-	fmt.Println(err)
+	fmt.Print(stdout.String(), err)
 	// Output:
 	// {"jsonrpc":"2.0","id":1,"result":"Hello"}
 	// <nil>
