@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 // TestUsageErrorsBeforeConnecting: errors in the flags or in extensions.yaml are reported before the bridge waits for
@@ -28,10 +27,9 @@ func TestUsageErrorsBeforeConnecting(t *testing.T) {
 		"--frob":             {"-frob", "hint: see stdio-bridge --help"},
 	} {
 		var out bytes.Buffer
-		began := time.Now()
 		code := program().Execute(t.Context(), append(strings.Fields(args), "--server", "127.0.0.1:1"), &out, &out)
-		if code != 2 || time.Since(began) > 10*time.Second {
-			t.Errorf("%s: exit %d after %s", args, code, time.Since(began))
+		if code != 2 { // a bridge that waits for NATS first never returns
+			t.Errorf("%s: exit %d", args, code)
 		}
 		for _, w := range want {
 			if !strings.Contains(out.String(), w) {

@@ -158,14 +158,16 @@ func lock(ctx context.Context, path string) (unlock func(), err error) {
 	l := flock.New(name, flock.SetPermissions(0o644))
 	ctx, cancel := context.WithTimeoutCause(ctx, lockWait, fmt.Errorf("another process has held the lock %s for %s", name, lockWait))
 	defer cancel()
-	if ok, err := l.TryLockContext(ctx, 20*time.Millisecond); ctx.Err() != nil {
+	switch ok, err := l.TryLockContext(ctx, 20*time.Millisecond); {
+	case ok: // even if ctx has ended since
+		return func() {
+			_ = l.Unlock() // also closes the file, which unlocks it in any case
+		}, nil
+	case ctx.Err() != nil:
 		return nil, fmt.Errorf("locking the configuration: %w", context.Cause(ctx))
-	} else if err != nil || !ok {
+	default:
 		return nil, fmt.Errorf("locking the configuration: %w", err)
 	}
-	return func() {
-		_ = l.Unlock() // also closes the file, which unlocks it in any case
-	}, nil
 }
 
 // edited returns text with changed lists.

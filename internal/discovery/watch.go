@@ -31,6 +31,9 @@ const DefaultDebounce = 500 * time.Millisecond
 // directory, everything is read again at this interval.
 const pollEvery = 2 * time.Second
 
+// maxDelay is the longest time between a change and the walk that reports it, unless Debounce is longer.
+const maxDelay = 30 * time.Second
+
 // WatchOptions configure Watch; the fields that Options has too have the same meaning.
 type WatchOptions struct {
 	Roots       []string // Options.Roots and Links together
@@ -175,8 +178,9 @@ func (w *watcher) rescan(ctx context.Context) []Change {
 	files := w.read(ctx, walk)
 	partial := walk.incomplete || ctx.Err() != nil
 	w.again = w.again || partial && walk.left >= 0 // a walk over the limit will be over it next time, too
-	// If a walk is slow, because of the size or the disk, wait long enough that most of the time is not spent walking.
-	w.delay = max(w.opt.Debounce, 4*time.Since(began))
+	// If a walk is slow, because of the size or the disk, wait long enough that most of the time is not spent walking. A host
+	// that was suspended during the walk has no reason to wait longer.
+	w.delay = max(w.opt.Debounce, min(4*time.Since(began), maxDelay))
 	return w.compare(files, partial)
 }
 

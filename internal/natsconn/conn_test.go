@@ -114,6 +114,7 @@ func TestConnWhole(t *testing.T) {
 			})
 		}
 		wg.Wait()
+		c.Write(nil) // writes what is buffered; Close would wait a second at most
 		c.Close()
 	}()
 	text, err := io.ReadAll(far)

@@ -18,6 +18,7 @@ import (
 	"github.com/extmesh/extmesh/internal/freeport"
 	"github.com/extmesh/extmesh/internal/leaks"
 	"github.com/extmesh/extmesh/internal/natsd/storelock"
+	"github.com/extmesh/extmesh/internal/natstest"
 )
 
 func TestMain(m *testing.M) { leaks.Main(m) }
@@ -48,11 +49,7 @@ func TestStartKeepsDataAcrossRestarts(t *testing.T) {
 	if !strings.HasPrefix(s.ClientURL(), "nats://127.0.0.1:") {
 		t.Errorf("ClientURL = %q, want loopback", s.ClientURL())
 	}
-	js, err := jetstream.New(connect(t, s.ClientURL()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "b"})
+	kv, err := natstest.JetStream(t, connect(t, s.ClientURL())).CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "b"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,10 +66,7 @@ func TestStartKeepsDataAcrossRestarts(t *testing.T) {
 	if got := nc.MaxPayload(); got != 4<<20 {
 		t.Errorf("max payload %d", got)
 	}
-	if js, err = jetstream.New(nc); err != nil {
-		t.Fatal(err)
-	}
-	if kv, err = js.KeyValue(t.Context(), "b"); err != nil {
+	if kv, err = natstest.JetStream(t, nc).KeyValue(t.Context(), "b"); err != nil {
 		t.Fatal(err)
 	}
 	e, err := kv.Get(t.Context(), "k")

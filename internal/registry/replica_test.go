@@ -149,7 +149,7 @@ func TestRebuild(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t)
-			r, stop := b.registry(Config{LeaseTTL: 2 * time.Second})
+			r, stop := b.registry(Config{})
 			b.leading(r)
 			e := b.ext("weather", "1.0.0", "n1", "get")
 			e.up()
