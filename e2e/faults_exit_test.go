@@ -258,7 +258,8 @@ var exitFaults = []fault{
 			if late < 5 || late > 10 { // on a busy machine calls to the other replica can time out, too
 				h.Errorf("%d calls timed out, want 5", late)
 			}
-			for range 50 {
+			retryAt := h.status().Breaker.RetryAt // then a call is sent to the stopped one as a probe
+			for n := 0; n < 50 && retryAt != nil && time.Until(*retryAt) > 3*time.Second; n++ {
 				if _, err := h.request("tools/echo", "{}", longTimeout...); err != nil {
 					h.Errorf("a call: %v", err)
 				}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/internal/freeport"
 	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -34,7 +35,7 @@ func (w *webServer) run(t testing.TB, answer http.HandlerFunc) {
 		return
 	}
 	w.answer.Store(&answer)
-	w.addr = "127.0.0.1:0"
+	w.addr = freeport.Addr(t) // not one that the system gives to other programs while the server is stopped
 	w.start(t)
 	t.Cleanup(w.stop)
 }
@@ -49,7 +50,6 @@ func (w *webServer) start(t testing.TB) {
 		l, err = net.Listen("tcp", w.addr)
 		return err == nil
 	})
-	w.addr = l.Addr().String()
 	w.url = "http://" + w.addr
 	w.server = &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { (*w.answer.Load())(rw, r) })}
 	w.ended = make(chan struct{})

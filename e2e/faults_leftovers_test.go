@@ -261,7 +261,7 @@ func killTheBridge(h *host) {
 		h.Fatal(err)
 	}
 	for range 2 {
-		if _, err := pings.NextMsg(10 * time.Second); err != nil {
+		if _, err := pings.NextMsg(time.Minute); err != nil {
 			h.Fatal(err)
 		}
 	}

@@ -143,18 +143,18 @@ var loadFaults = []fault{
 		child: func(k *testChild) {
 			k.serve(only("act", func(m message) {
 				go func() { // ends with its answer
-					pause(4 * time.Second) // over call_timeout and hang_timeout
+					pause(7 * time.Second) // over call_timeout and hang_timeout
 					k.result(m, "true")
 				}()
 			}))
 		},
-		set: func(s *config.Supervision) { s.CallTimeout, s.HangTimeout = 150*time.Millisecond, 2*time.Second },
+		set: func(s *config.Supervision) { s.CallTimeout, s.HangTimeout = 150*time.Millisecond, 5*time.Second },
 		test: func(h *host) {
 			h.waitReady()
 			pid := h.status().PID
 			h.timesOut(1)
 			h.callSucceeds()
-			h.eventually("its late answer is dropped", func() bool { return h.skipped().UnknownIDs == 1 })
+			h.eventually("its late answer is dropped", func() bool { return h.skipped().UnknownIDs >= 1 })
 			h.sameProcess(pid)
 		},
 	},
@@ -168,13 +168,13 @@ var loadFaults = []fault{
 				"ping": func(m message) { k.notify("pinged", "{}"); k.fail(m, -32601, "what is ping?") },
 			})
 		},
-		set: func(s *config.Supervision) { s.CallTimeout, s.HangTimeout = 150*time.Millisecond, 2*time.Second },
+		set: func(s *config.Supervision) { s.CallTimeout, s.HangTimeout = 150*time.Millisecond, 5*time.Second },
 		test: func(h *host) {
 			h.waitReady()
 			pid := h.status().PID
 			h.timesOut(1)
 			h.eventually("it is pinged", func() bool { return h.events("pinged") > 0 })
-			sleep(h.Context(), 3*time.Second) // it must not be restarted meanwhile
+			sleep(h.Context(), 6*time.Second) // it must not be restarted meanwhile
 			h.callSucceeds()
 			h.sameProcess(pid)
 		},
@@ -185,9 +185,9 @@ var loadFaults = []fault{
 		bridge: "does not treat it as hung: it writes something within `hang_timeout`",
 		tools:  []string{"act"},
 		child: func(k *testChild) {
-			k.serve(only("act", func(m message) { pause(600 * time.Millisecond); k.result(m, "true") }))
+			k.serve(only("act", func(m message) { pause(2 * time.Second); k.result(m, "true") }))
 		},
-		set: func(s *config.Supervision) { s.CallTimeout, s.HangTimeout = 150*time.Millisecond, 5*time.Second },
+		set: func(s *config.Supervision) { s.CallTimeout, s.HangTimeout = 150*time.Millisecond, 10*time.Second },
 		test: func(h *host) {
 			h.waitReady()
 			pid := h.status().PID

@@ -27,7 +27,7 @@ func newSharedMesh(t testing.TB) *sharedMesh {
 		t.Fatal(err)
 	}
 	ns.Start()
-	if !ns.ReadyForConnections(10 * time.Second) {
+	if !ns.ReadyForConnections(time.Minute) {
 		t.Fatal("the server does not come up")
 	}
 	t.Cleanup(func() { ns.Shutdown(); ns.WaitForShutdown() })

@@ -197,7 +197,7 @@ var messageFaults = []fault{
 					if string(m.Data) != want {
 						h.Errorf("the event %s, want %s", m.Data, want)
 					}
-				case <-time.After(10 * time.Second):
+				case <-time.After(time.Minute):
 					h.Fatalf("no event %s", want)
 				}
 			}
@@ -214,7 +214,7 @@ var messageFaults = []fault{
 			k.serve(only("act", func(m message) { hang() }))
 		},
 		set: func(s *config.Supervision) {
-			s.MaxInflight, s.CallTimeout, s.HangTimeout = 4096, time.Second, 500*time.Millisecond
+			s.MaxInflight, s.CallTimeout, s.HangTimeout = 4096, 5*time.Second, 500*time.Millisecond // all calls arrive before the first time-out
 		},
 		test: func(h *host) {
 			h.waitReady()

@@ -189,6 +189,9 @@ func TestMCPFaults(t *testing.T) {
 	if out, stderr, code := extctl(t, url, "drain", "spare", "--yes"); code != 0 {
 		t.Fatalf("drain: exit %d, %s%s", code, out, stderr)
 	}
+	if out, stderr, code := extctl(t, url, "wait", "spare", "--for", "draining"); code != 0 {
+		t.Fatalf("wait: exit %d, %s%s", code, out, stderr)
+	}
 	results["drained"] = m.call("ext_spare_echo", "")
 	natsd.cmd.Process.Signal(syscall.SIGKILL)
 	<-natsd.done

@@ -17,7 +17,8 @@ func TestWaitForTools(t *testing.T) {
 		args := strings.Fields("wait w --server " + b.url + " --timeout " + timeout)
 		return run(t.Context(), args, nil, io.Discard, io.Discard, func(string) string { return "" }), time.Since(began)
 	}
-	put("state.w", `{"state":"ready","available":true,"instances":[{"instance":"i","state":"ready","since":"`+time.Now().UTC().Format(time.RFC3339Nano)+`"}]}`)
+	since := time.Now().Add(time.Hour).UTC() // the tools are waited for from then, or from the start of the command
+	put("state.w", `{"state":"ready","available":true,"instances":[{"instance":"i","state":"ready","since":"`+since.Format(time.RFC3339Nano)+`"}]}`)
 	put("spec.w", `{"id":"w","version":"1.0.0","tools":[]}`)
 	if code, took := wait("5s"); code != exitOK || took < 5*time.Second {
 		t.Errorf("without tools: exit %d after %s", code, took)

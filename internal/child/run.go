@@ -63,6 +63,7 @@ func start(ctx context.Context, spec *Spec) (_ *run, err error) {
 	r.began = time.Now()
 	r.stdin = &Stdin{f: p.ours[0], raw: p.raw[0]}
 	r.stdout = newOutputPipe(p.ours[1], p.raw[1], r.finished)
+	r.stdout.exited = r.handle.ended
 	r.stderr = newStderrReader(newOutputPipe(p.ours[2], p.raw[2], nil), spec.Stderr, spec.Redact, &r.all)
 	return r, nil
 }

@@ -21,6 +21,7 @@ type outputPipe struct {
 	f        *os.File
 	raw      *rawio.File
 	finished <-chan struct{} // if set, an EOF is delayed a little until it is closed: then the reason is available
+	exited   func() bool     // set with finished: asks the system, which knows of the exit before end is called
 	drained  chan struct{}   // closed before such an EOF
 	once     sync.Once       // for drained
 
@@ -65,7 +66,7 @@ func (o *outputPipe) result(n int, err error) (int, error) {
 		select {
 		case <-o.finished:
 		case <-t.C:
-			if o.isEnded() { // the reason follows, after tailWait at most
+			if o.isEnded() || o.exited() { // the reason follows, after tailWait at most
 				<-o.finished
 			}
 		}
