@@ -32,8 +32,8 @@ func (c *cuts) cut(tools []wire.Tool, over int) []wire.Tool {
 		over -= saved
 		c.schemas++
 	}
-	for _, n := range largest(tools, extraSize) {
-		saved := extraSize(tools[n])
+	for _, n := range largest(tools, wire.ExtraSize) {
+		saved := wire.ExtraSize(tools[n])
 		if over <= 0 || saved == 0 {
 			break
 		}
@@ -43,7 +43,7 @@ func (c *cuts) cut(tools []wire.Tool, over int) []wire.Tool {
 	}
 	for over > 0 && len(tools) > 0 {
 		last := len(tools) - 1
-		over -= toolSize(tools[last])
+		over -= wire.ToolSize(tools[last])
 		tools = tools[:last]
 		c.tools++
 	}
@@ -73,7 +73,7 @@ func marshalSpec(s *wire.Spec, already cuts, limit int) ([]byte, error) {
 	diagnostics := s.Diagnostics
 	for c := already; ; {
 		s.Diagnostics = slices.Concat(diagnostics, c.notes(len(s.Tools), limit))
-		value, err := plainjson.Marshal(s)
+		value, err := wire.EncodeSpec(s)
 		if err != nil || len(value) <= limit || len(s.Tools) == 0 {
 			return value, err
 		}
@@ -91,26 +91,10 @@ func largest(tools []wire.Tool, size func(wire.Tool) int) []int {
 	return order
 }
 
-func extraSize(t wire.Tool) int {
-	sum := 0
-	for _, m := range t.Extra {
-		sum += len(m.Key) + len(m.Value) + 4
-	}
-	return sum
-}
-
-// toolRoom is about the size of a tool without its texts.
-const toolRoom = 100
-
-// toolSize is about the size of a tool in memory and in the catalog.
-func toolSize(t wire.Tool) int {
-	return toolRoom + len(t.Own) + len(t.Description) + len(t.InputSchema) + extraSize(t)
-}
-
 func toolsSize(tools []wire.Tool) int {
 	sum := 0
 	for _, t := range tools {
-		sum += toolSize(t)
+		sum += wire.ToolSize(t)
 	}
 	return sum
 }

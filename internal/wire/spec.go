@@ -103,6 +103,39 @@ func ParseHandshake(result json.RawMessage) (Handshake, error) {
 	return h, nil
 }
 
+// EncodeSpec returns s as a line of JSON. It does not check the members of the tools again, whose grammar ParseTools and
+// DecodeTool have checked, as encoding/json would: they are most of what a registry writes.
+func EncodeSpec(s *Spec) ([]byte, error) {
+	if len(s.Tools) == 0 {
+		return plainjson.Marshal(s)
+	}
+	frame := *s
+	frame.Tools = []Tool{}
+	rest, err := plainjson.Marshal(&frame)
+	if err != nil {
+		return nil, err
+	}
+	at, _ := jsonrpc.Member(rest, "tools")
+	size := len(rest)
+	for _, t := range s.Tools {
+		size += ToolSize(t) + len(t.Name)
+	}
+	text := append(append(make([]byte, 0, size), rest[:at.From]...), '[')
+	for i := range s.Tools {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = s.Tools[i].appendJSON(text)
+	}
+	text = append(append(text, ']'), rest[at.To:]...)
+	if bytes.IndexByte(text, '\n') < 0 && bytes.IndexByte(text, '\r') < 0 {
+		return text, nil
+	}
+	var line bytes.Buffer
+	err = json.Compact(&line, text)
+	return line.Bytes(), err
+}
+
 // SplitTools returns a copy of an object without its member tools, and the value of this member; nil if it is missing. The
 // tools are most of a handshake or a spec: nothing is decoded.
 func SplitTools(object []byte) (rest, tools []byte, err error) {
@@ -305,9 +338,10 @@ func parseTool(d json.RawMessage) (t Tool, notes []string, err error) {
 	for _, m := range members {
 		switch m.Key {
 		case "name":
-			err = json.Unmarshal(m.Value, &t.Own)
+			t.Own, err = decodeString(m.Value, t.Own)
 		case "description":
-			if json.Unmarshal(m.Value, &t.Description) != nil {
+			text, err := decodeString(m.Value, t.Description)
+			if t.Description = text; err != nil {
 				notes = append(notes, "its description is not a string and is left out")
 			}
 		case "input_schema":

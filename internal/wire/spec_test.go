@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/extmesh/extmesh/internal/plainjson"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
@@ -154,6 +156,7 @@ func ExampleNames() {
 func FuzzParseHandshake(f *testing.F) {
 	f.Add([]byte(`{"server_version":"1","tools":[{"name":"a","input_schema":{"type":"object"},"x":[1e9]}],"hooks":["h"]}`))
 	f.Add([]byte(`{"tools":[{"name":"a"},{"name":"a"},{"inputSchema":[]},null]}`))
+	f.Add([]byte("{\"tools\":[{\"name\":\"<\u00e4>\",\"input_schema\":{ \"a\":\t[1,\r\n2] },\"x\":\"\u2028\"},{\"name\":\"b\"}]}"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		h, err := ParseHandshake(data)
 		if err != nil {
@@ -171,6 +174,13 @@ func FuzzParseHandshake(f *testing.F) {
 		}
 		if _, err := HandshakeHash(h.Tools, h.Hooks); err != nil {
 			t.Fatal(err)
+		}
+		spec := Spec{ID: "x", Tools: h.Tools, Hooks: h.Hooks, Server: h.Server}
+		line, err := EncodeSpec(&spec)
+		want, wantErr := plainjson.Marshal(&spec)
+		var got bytes.Buffer
+		if err != nil || wantErr != nil || json.Compact(&got, line) != nil || got.String() != string(want) || bytes.ContainsAny(line, "\r\n") {
+			t.Fatalf("%s, %v; want %s, %v", line, err, want, wantErr)
 		}
 	})
 }

@@ -27,8 +27,10 @@ type Member struct {
 }
 
 // MarshalJSON writes name, tool, description and input_schema, then Extra in order.
-func (t Tool) MarshalJSON() ([]byte, error) {
-	b := append([]byte(`{"name":`), Quote(t.Name)...)
+func (t Tool) MarshalJSON() ([]byte, error) { return t.appendJSON(nil), nil }
+
+func (t *Tool) appendJSON(b []byte) []byte {
+	b = append(append(b, `{"name":`...), Quote(t.Name)...)
 	b = AppendMember(b, "tool", Quote(t.Own))
 	b = AppendMember(b, "description", Quote(t.Description))
 	schema := t.InputSchema
@@ -39,7 +41,24 @@ func (t Tool) MarshalJSON() ([]byte, error) {
 	for _, m := range t.Extra {
 		b = AppendMember(b, m.Key, m.Value)
 	}
-	return append(b, '}'), nil
+	return append(b, '}')
+}
+
+// toolRoom is about the size of a tool without its texts.
+const toolRoom = 100
+
+// ToolSize is about the size of a tool in memory and in a Spec.
+func ToolSize(t Tool) int {
+	return toolRoom + len(t.Own) + len(t.Description) + len(t.InputSchema) + ExtraSize(t)
+}
+
+// ExtraSize is the size of the tool's other members.
+func ExtraSize(t Tool) int {
+	sum := 0
+	for _, m := range t.Extra {
+		sum += len(m.Key) + len(m.Value) + 4
+	}
+	return sum
 }
 
 // AppendDescriptor appends the tool as its extension lists it: under its own name, {name, description,
