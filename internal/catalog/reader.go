@@ -24,10 +24,12 @@ var ErrNoCatalog = errors.New("no catalog")
 // AllKeys is the filter for the whole bucket.
 const AllKeys = ">"
 
-// The size of a page. The server blocks writes to the bucket while it sends a page, so pages are small.
+// The size of a page. The server blocks writes to the bucket while it sends a page, and keeps in memory what a slow reader has
+// not received, so pages are small: after a restart of NATS, all agents read at the same time.
 const (
 	pageMessages = 1000
 	pageBytes    = 2 << 20
+	largePage    = 4 // times as large
 )
 
 // Any replica may answer a read, and one that hangs never does. A read without an answer for readTimeout is repeated, up to
@@ -42,12 +44,19 @@ const (
 type Reader struct {
 	Conn   *nats.Conn
 	Prefix wire.Prefix
-	Tries  int // of a read that gets no answer; default 6
+	Tries  int  // of a read that gets no answer; default 6
+	Large  bool // larger pages, for somebody who waits: fewer requests
 }
 
 func (r Reader) stream() string    { return "KV_" + r.Prefix.Bucket() }
 func (r Reader) directGet() string { return "$JS.API.DIRECT.GET." + r.stream() }
 func (r Reader) tries() int        { return cmp.Or(r.Tries, defaultTries) }
+func (r Reader) scale() int {
+	if r.Large {
+		return largePage
+	}
+	return 1
+}
 func (r Reader) subject(key string) string {
 	return "$KV." + r.Prefix.Bucket() + "." + key
 }
@@ -67,7 +76,7 @@ func (r Reader) Event(m *nats.Msg) (Change, error) {
 func (r Reader) Pages(ctx context.Context, filter string, from uint64) iter.Seq2[[]Change, error] {
 	return func(yield func([]Change, error) bool) {
 		for {
-			page, pending, err := r.page(ctx, filter, from, pageMessages)
+			page, pending, err := r.page(ctx, filter, from, r.scale()*pageMessages)
 			if err != nil {
 				yield(nil, err)
 				return
@@ -83,7 +92,7 @@ func (r Reader) Pages(ctx context.Context, filter string, from uint64) iter.Seq2
 // page reads one page, and returns how many messages follow it.
 func (r Reader) page(ctx context.Context, filter string, from uint64, size int) (page []Change, pending int, err error) {
 	req, err := json.Marshal(map[string]any{
-		"next_by_subj": r.subject(filter), "seq": max(from, 1), "batch": size, "max_bytes": pageBytes,
+		"next_by_subj": r.subject(filter), "seq": max(from, 1), "batch": size, "max_bytes": r.scale() * pageBytes,
 	})
 	if err != nil {
 		return nil, 0, err

@@ -283,7 +283,13 @@ func (c *Conn) initialize(ctx context.Context, old *session) (*session, json.Raw
 	if s.version == "" {
 		return nil, nil, finalError{errors.New("the answer to initialize has no protocolVersion any more")}
 	}
-	return s, result, c.at.postNote(ctx, s, jsonrpc.AppendRequest(nil, nil, initialized, nil))
+	if err := c.at.postNote(ctx, s, jsonrpc.AppendRequest(nil, nil, initialized, nil)); err != nil {
+		if ctx.Err() != nil {
+			return nil, nil, err
+		}
+		c.log.Debug("a notification could not be sent", "error", err) // as after the first handshake: some servers refuse it
+	}
+	return s, result, nil
 }
 
 // deleteSession ends the session s, which may be nil, if the server supports that.

@@ -88,6 +88,29 @@ func reopen(t *testing.T, lose func(w http.ResponseWriter, r *request)) {
 	m.awaitDeleted("session-2")
 }
 
+// TestReopenWithoutInitialized uses a server that refuses notifications/initialized in each session.
+func TestReopenWithoutInitialized(t *testing.T) {
+	var sessions atomic.Int32
+	srv := serve(t, func(w http.ResponseWriter, r *request) {
+		switch id := r.HTTP.Header.Get("Mcp-Session-Id"); {
+		case r.Method == "initialize":
+			w.Header().Set("Mcp-Session-Id", fmt.Sprint(sessions.Add(1)))
+			reply(w, r.ID, `{"protocolVersion":"2025-11-25"}`)
+		case r.Method == "x" && id == "1":
+			http.Error(w, "session?", http.StatusNotFound)
+		case r.Method == "x":
+			reply(w, r.ID, id)
+		default:
+			w.WriteHeader(http.StatusMethodNotAllowed)
+		}
+	})
+	c := start(t, Config{URL: srv.URL, Dialect: manifest.MCP})
+	handshake(t, c)
+	if got, err := c.Call(soon(t), "x", nil); string(got) != "2" || err != nil || sessions.Load() != 2 {
+		t.Errorf("%s, %v, %d sessions", got, err, sessions.Load())
+	}
+}
+
 // TestNotLost covers refusals that do not mean that the session is lost.
 func TestNotLost(t *testing.T) {
 	for name, tt := range map[string]struct {

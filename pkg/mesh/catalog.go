@@ -84,6 +84,7 @@ func NewCatalog(nc *nats.Conn, o CatalogOptions) *Catalog {
 // then the largest of theirs. It returns ErrNoCatalog, or an error of the connection or of ctx.
 func LoadCatalog(ctx context.Context, nc *nats.Conn, o CatalogOptions, kinds ...string) (*Catalog, error) {
 	c := NewCatalog(nc, o)
+	c.reader.Large = true
 	load := c.loadAll
 	if len(kinds) > 0 {
 		load = func(ctx context.Context) error { return c.loadKinds(ctx, kinds) }
