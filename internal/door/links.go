@@ -32,11 +32,8 @@ type linksOf struct {
 
 // add remembers the links in a result of an extension.
 func (l *links) add(e *mesh.Extension, result []byte) {
-	if e.Spec == nil || e.Spec.Server == nil || !e.Spec.Server.Offers("resources") {
-		return
-	}
 	uris := linksIn(result)
-	if len(uris) == 0 {
+	if len(uris) == 0 || e.Spec == nil || e.Spec.Server == nil || !e.Spec.Server.Offers("resources") {
 		return
 	}
 	l.mu.Lock()

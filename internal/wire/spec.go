@@ -228,9 +228,8 @@ func (s *Server) info() (i struct{ Name, Version string }) {
 
 // Offers reports whether the server declared a capability, such as "prompts" or "resources".
 func (s *Server) Offers(capability string) bool {
-	var declared map[string]json.RawMessage
-	_ = json.Unmarshal(s.Capabilities, &declared) // nothing was declared
-	return len(declared[capability]) > 0
+	_, ok := jsonrpc.Member(s.Capabilities, capability)
+	return ok
 }
 
 // ownProblems reads the problems in an answer: a bridge reports what it found out about its child. Anything but a list of
