@@ -99,6 +99,15 @@ type answer[T any] struct {
 // askBridges sends a control request to bridges, in parallel, so that one that hangs does not delay the others. The results
 // are in the order of the bridges. If every bridge fails, askBridges returns an error.
 func askBridges[T any](ctx context.Context, s *session, bridges []string, method string, params any) ([]answer[T], failures, error) {
+	answers, failed := askEach[T](ctx, s, bridges, method, params)
+	if len(answers) == 0 {
+		return nil, nil, s.allFailed(failed)
+	}
+	return answers, failed, nil
+}
+
+// askEach is askBridges without an error if all fail.
+func askEach[T any](ctx context.Context, s *session, bridges []string, method string, params any) ([]answer[T], failures) {
 	answers := make([]answer[T], len(bridges))
 	var wg sync.WaitGroup
 	for n, b := range bridges {
@@ -111,11 +120,7 @@ func askBridges[T any](ctx context.Context, s *session, bridges []string, method
 			failed = append(failed, s.failureOf(a.Bridge, a.err))
 		}
 	}
-	answers = slices.DeleteFunc(answers, func(a answer[T]) bool { return a.err != nil })
-	if len(answers) == 0 {
-		return nil, nil, s.allFailed(failed)
-	}
-	return answers, failed, nil
+	return slices.DeleteFunc(answers, func(a answer[T]) bool { return a.err != nil }), failed
 }
 
 func requestBridge[T any](ctx context.Context, s *session, bridge, method string, params any) (a answer[T]) {

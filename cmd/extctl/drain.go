@@ -172,11 +172,12 @@ func (o drainOptions) words(id string) string {
 func lastReady(instances []wire.InstanceState, drains func(wire.InstanceState) bool) bool {
 	last := false
 	for _, i := range instances {
-		if i.State == heartbeat.Ready {
-			if !drains(i) {
-				return false
-			}
+		switch {
+		case i.State != heartbeat.Ready:
+		case drains(i):
 			last = true
+		case i.Breaker == nil || i.Breaker.State != heartbeat.BreakerOpen: // with an open one, it refuses calls
+			return false
 		}
 	}
 	return last
@@ -225,11 +226,15 @@ func undrain(ctx context.Context, s *session, o drainOptions, id string) error {
 		s.note("%s has no drained instances", terminal.Clean(o.words(id)))
 	}
 	began := time.Now()
-	for _, p := range spots {
-		if a := requestBridge[operated](asking, s, p.bridge, "restart", map[string]string{"id": p.id, "instance": p.instance}); a.err != nil {
-			return a.err
+	spots = slices.DeleteFunc(spots, func(p spot) bool {
+		asking, cancel := context.WithTimeout(ctx, requestTimeout) // a bridge that hangs has used up the time of the first requests
+		defer cancel()
+		a := requestBridge[operated](asking, s, p.bridge, "restart", map[string]string{"id": p.id, "instance": p.instance})
+		if a.err != nil {
+			failed = append(failed, s.failureOf(p.bridge, a.err))
 		}
-	}
+		return a.err != nil
+	})
 	for _, p := range spots {
 		if err := awaitReady(ctx, s, p, instanceTimeout); err != nil {
 			return fail(exitCode(err), "%s on %s did not come back: %w", p.id, p.name(), err).

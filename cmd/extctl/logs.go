@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -210,24 +211,36 @@ func (s *selection) nothing() string {
 // followTimeout limits how long a bridge that hangs can delay new lines.
 var followTimeout = 2 * time.Second
 
-// past are the last lines that the bridges have stored, oldest first. With follow, a timeout is only printed, because
-// new lines can still arrive.
+// past are the last lines that the bridges have stored, oldest first. It fails if no bridge of any of the extensions answers.
+// With follow, timeouts are no failure, because new lines can still arrive.
 func (s logsCommand) past(ctx context.Context) (past []logLine, failed failures, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	for _, id := range s.want.ids {
-		answers, f, err := s.stored(ctx, id)
-		if s.want.follow && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-			s.printError(exitTimeout, err)
-			continue
+	type result struct {
+		answers []answer[storedLines]
+		failed  failures
+		err     error
+	}
+	results := make([]result, len(s.want.ids))
+	var wg sync.WaitGroup
+	for n, id := range s.want.ids {
+		wg.Go(func() { results[n].answers, results[n].failed, results[n].err = s.stored(ctx, id) }) // ends with ctx
+	}
+	wg.Wait()
+	answered := false
+	for _, r := range results {
+		if r.err != nil {
+			return nil, nil, r.err
 		}
-		if err != nil {
-			return nil, nil, err
-		}
-		failed = append(failed, f...)
-		for _, a := range answers {
+		failed = append(failed, r.failed...)
+		for _, a := range r.answers {
+			answered = true
 			past = append(past, slices.DeleteFunc(a.parsed.Lines, func(l logLine) bool { return !s.want.wants(l) })...)
 		}
+	}
+	late := !slices.ContainsFunc(failed, func(f failedJSON) bool { return !errors.Is(f.err, context.DeadlineExceeded) })
+	if !answered && !(s.want.follow && late) {
+		return nil, nil, s.allFailed(failed)
 	}
 	slices.SortStableFunc(past, func(a, b logLine) int { return a.TS.Compare(b.TS) })
 	return past[max(0, len(past)-max(s.want.lines, 0)):], failed, nil
@@ -238,7 +251,7 @@ type storedLines struct {
 	Lines []logLine `json:"lines"`
 }
 
-// stored asks the bridges of an extension for its last lines.
+// stored asks the bridges of an extension for its last lines. The error is that of the catalog.
 func (s logsCommand) stored(ctx context.Context, id string) ([]answer[storedLines], failures, error) {
 	only := s.want.bridgeFlags // a copy: the next extension has other instances
 	_, bridges, err := only.choose(ctx, s.session, id)
@@ -253,7 +266,8 @@ func (s logsCommand) stored(ctx context.Context, id string) ([]answer[storedLine
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	return askBridges[storedLines](ctx, s.session, bridges, "logs", params)
+	answers, failed := askEach[storedLines](ctx, s.session, bridges, "logs", params)
+	return answers, failed, nil
 }
 
 // print prints one line. With --json and -f each line is a JSON object.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -27,23 +28,33 @@ func pingCmd(a *app) *cobra.Command {
 		Use:   "ping [ID]",
 		Short: "Send a ping to one extension or to all",
 		Args:  cobra.MaximumNArgs(1),
-		RunE: a.onMesh(requestTimeout, func(ctx context.Context, s *session, args []string) error {
-			if len(args) == 1 {
-				c, _, err := s.extension(ctx, args[0])
-				if err != nil {
-					return err
-				}
-				return printPings(s, pingAll(ctx, s, c, args))
-			}
-			c, err := s.catalog(ctx)
+		RunE: a.onMesh(0, func(ctx context.Context, s *session, args []string) error {
+			c, targets, err := pinged(ctx, s, args)
 			if err != nil {
-				return err
+				return explainTimeout(err, cmp.Or(s.timeout, requestTimeout))
 			}
-			return printPings(s, pingAll(ctx, s, c, ids(c)))
+			return printPings(s, pingAll(ctx, s, c, targets))
 		}),
 		ValidArgsFunction: a.completeIDs,
 	}
 }
+
+// pinged reads the catalog and returns what is to be pinged: one extension, or all.
+func pinged(ctx context.Context, s *session, args []string) (c *mesh.Catalog, targets []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.timeout, requestTimeout))
+	defer cancel()
+	if len(args) == 1 {
+		c, _, err = s.extension(ctx, args[0])
+		return c, args, err
+	}
+	if c, err = s.catalog(ctx); err != nil {
+		return nil, nil, err
+	}
+	return c, ids(c), nil
+}
+
+// pingTimeout is how long an extension has to answer.
+const pingTimeout = 5 * time.Second
 
 // pingAll sends a ping to all targets, at most 32 at a time: more would measure their own load.
 func pingAll(ctx context.Context, s *session, c *mesh.Catalog, targets []string) []pingJSON {
@@ -54,10 +65,8 @@ func pingAll(ctx context.Context, s *session, c *mesh.Catalog, targets []string)
 	for range min(32, len(targets)) {
 		wg.Go(func() { // ends when next is closed
 			for i := range next {
-				ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 				start := time.Now()
-				_, err := client.CallExt(ctx, targets[i], "ping", nil)
-				cancel()
+				err := ping(ctx, s, client, c, targets[i])
 				out[i] = pingJSON{ID: targets[i], OK: err == nil, err: err,
 					ElapsedMS: float64(time.Since(start).Microseconds()) / 1000}
 				if err != nil {
@@ -72,6 +81,17 @@ func pingAll(ctx context.Context, s *session, c *mesh.Catalog, targets []string)
 	close(next)
 	wg.Wait()
 	return out
+}
+
+func ping(ctx context.Context, s *session, client *mesh.Client, c *mesh.Catalog, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
+	if e, ok := c.Get(id); ok && e.Spec.Subject != "" {
+		ctx, cancel = s.denied.watch(ctx, e.Spec.Subject)
+		defer cancel()
+	}
+	_, err := client.CallExt(ctx, id, "ping", nil)
+	return cmp.Or(endedBy(ctx), err)
 }
 
 // printPings prints all results. The exit code is the code of the first failure.

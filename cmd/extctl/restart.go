@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/terminal"
@@ -58,7 +59,7 @@ before it; with --wait, when the extension is ready and its tools are known.`,
 }
 
 func restart(ctx context.Context, s *session, o restartOptions, id string) error {
-	looking, cancel := limited(ctx, s, requestTimeout)
+	looking, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	e, bridges, err := o.choose(looking, s, id)
 	if err != nil {
@@ -78,7 +79,17 @@ func restart(ctx context.Context, s *session, o restartOptions, id string) error
 			if err := r.run(ctx, spots); err != nil {
 				return err
 			}
-			return awaitReadyIf(ctx, s, o.wait, id)
+			var reported error
+			if !s.json { // which is one object also if the wait fails
+				reported = r.failed.report(s.app)
+			}
+			if err := awaitReadyIf(ctx, s, o.wait, id); err != nil {
+				return err
+			}
+			if s.json {
+				return printBridges(s, operatedOn(r.done), r.failed)
+			}
+			return reported
 		}
 	}
 	return restartAtOnce(ctx, s, o, id, bridges)
@@ -96,27 +107,22 @@ func eachAlone(spots []spot) bool {
 	return true
 }
 
-// limited is a context for requests that are answered at once, also if the command as a whole may take long. The user's
-// --timeout is a limit of the whole command.
-func limited(ctx context.Context, s *session, limit time.Duration) (context.Context, context.CancelFunc) {
-	if s.timeout > 0 {
-		return context.WithCancel(ctx)
-	}
-	return context.WithTimeout(ctx, limit)
-}
-
 func awaitReadyIf(ctx context.Context, s *session, wait bool, id string) error {
 	if !wait {
 		return nil
 	}
-	ctx, cancel := limited(ctx, s, waitTimeout)
-	defer cancel()
-	return awaitState(ctx, s, id, string(heartbeat.Ready))
+	if s.timeout == 0 { // the user's is a limit of the whole command
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, waitTimeout)
+		defer cancel()
+	}
+	_, err := awaitState(ctx, s, id, string(heartbeat.Ready))
+	return err
 }
 
 // restartAtOnce restarts all selected instances, which run on bridges, at the same time.
 func restartAtOnce(ctx context.Context, s *session, o restartOptions, id string, bridges []string) error {
-	asking, cancel := limited(ctx, s, requestTimeout)
+	asking, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	before, _ := instancesOf(asking, s, id) // without it, the catalog is not waited for
 	answers, failed, err := askBridges[operated](asking, s, bridges, "restart", o.params(id))
@@ -252,10 +258,7 @@ func (r *rolling) run(ctx context.Context, spots []spot) error {
 			fmt.Fprintf(r.s.stdout, "ready after %s (%d/%d)\n", time.Since(began).Round(100*time.Millisecond), n+1, len(spots))
 		}
 	}
-	if r.s.json {
-		return printBridges(r.s, operatedOn(r.done), r.failed)
-	}
-	return r.failed.report(r.s.app)
+	return nil
 }
 
 // rank is 1 for a ready instance, 0 for others.
@@ -298,12 +301,19 @@ func (r *rolling) one(ctx context.Context, p spot, spots []spot) error {
 	return nil
 }
 
-// awaitReady waits until the bridge reports an instance, whose restart was requested, as ready. limit is that of ctx.
+// awaitReady waits until the bridge reports an instance, whose restart was requested, as ready. limit is that of ctx. Requests
+// may fail for a while: a connection to NATS may be down.
 func awaitReady(ctx context.Context, s *session, p spot, limit time.Duration) error {
 	tick := time.NewTicker(statePoll)
 	defer tick.Stop()
+	answered := time.Now()
 	for {
-		now, err := stateOf(ctx, s, p)
+		asking, cancel := context.WithTimeout(ctx, requestTimeout/2)
+		now, err := stateOf(asking, s, p)
+		cancel()
+		if err == nil {
+			answered = time.Now()
+		}
 		switch {
 		case err == nil && now.state == heartbeat.Ready:
 			return nil
@@ -311,7 +321,7 @@ func awaitReady(ctx context.Context, s *session, p spot, limit time.Duration) er
 			return &notBackError{now, fail(exitUnavailable, "it is %s (%s)", now.state, cmp.Or(now.reason, "no reason given"))}
 		case err == nil:
 			p = now
-		case !errors.Is(err, context.DeadlineExceeded):
+		case ctx.Err() == nil && (isFinal(err) || time.Since(answered) > requestTimeout):
 			return &notBackError{now, err}
 		}
 		select {
@@ -370,4 +380,10 @@ func spotNames(spots []spot) []string {
 		out = append(out, p.name())
 	}
 	return out
+}
+
+// isFinal reports whether a request would fail again.
+func isFinal(err error) bool {
+	code := exitCode(err)
+	return code == exitNotFound || code == exitDenied || errors.Is(err, nats.ErrConnectionClosed)
 }

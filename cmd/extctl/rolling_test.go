@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -22,6 +23,9 @@ type fakeFleet struct {
 	bed    *bed
 	id     string
 	broken string // the instance that does not come back
+
+	shown   heartbeat.State // of the extension, if it is not ready
+	failing int             // number of the next status requests after a restart that fail; guarded by mu
 
 	mu        sync.Mutex
 	instances []wire.InstanceState
@@ -50,7 +54,7 @@ func newFakeFleet(t *testing.T, b *bed, id string, instances ...wire.InstanceSta
 
 // write puts the state into the catalog. An error is one of a server that has stopped.
 func (f *fakeFleet) write() {
-	doc := wire.StateDoc{State: heartbeat.Ready, Available: true, Instances: f.instances}
+	doc := wire.StateDoc{State: cmp.Or(f.shown, heartbeat.Ready), Available: true, Instances: f.instances}
 	if data, err := json.Marshal(doc); err == nil {
 		_, _ = f.bed.kv.Put(context.Background(), "state."+f.id, data)
 	}
@@ -83,6 +87,10 @@ func (f *fakeFleet) handle(bridge, method string, params json.RawMessage) (strin
 	case "restart", "drain":
 		return f.operate(bridge, method, p.Instance, p.DrainMS > 0), nil
 	case "status":
+		if len(f.restarted) > 0 && f.failing > 0 {
+			f.failing--
+			return "", rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "not now")
+		}
 		return f.status(bridge, p.Instance), nil
 	}
 	return "", rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "no method %s", method)

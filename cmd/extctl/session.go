@@ -301,9 +301,10 @@ func (d *denials) explain(err error) error {
 	return err
 }
 
-// noReplyErrors are the errors that a missing reply results in.
+// noReplyErrors are the errors that a missing reply results in. Those of a call are not among them: the denial may be that of
+// an earlier request, and the tool may have run.
 var noReplyErrors = []error{
-	context.Canceled, context.DeadlineExceeded, nats.ErrTimeout, rpc.CodeTimeout, rpc.CodeCancelled, mesh.ErrNoCatalog,
+	context.Canceled, context.DeadlineExceeded, nats.ErrTimeout, mesh.ErrNoCatalog,
 }
 
 // endedBy returns the reason if NATS ended ctx: it denied a subject or closed the connection. It returns nil for a

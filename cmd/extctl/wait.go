@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/health"
 	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
@@ -46,17 +47,18 @@ extension's tools are in the catalog.`,
 }
 
 func waitForState(ctx context.Context, s *session, id, want string) error {
-	if err := awaitState(ctx, s, id, want); err != nil || !s.json {
+	stale, err := awaitState(ctx, s, id, want)
+	if err != nil || !s.json {
 		return err
 	}
-	return s.printObject(member{"id", id}, member{"state", want})
+	return s.printObject(member{"id", id}, member{"state", want}, member{"stale", stale})
 }
 
-// awaitState waits until an extension is in the state want.
-func awaitState(ctx context.Context, s *session, id, want string) error {
+// awaitState waits until an extension is in the state want. It warns if the catalog may be out of date, and reports it.
+func awaitState(ctx context.Context, s *session, id, want string) (stale bool, err error) {
 	began := time.Now()
 	s.noteNoCatalog(ctx)
-	return s.follow(ctx, func(ctx context.Context, c *mesh.Catalog) error {
+	err = s.follow(ctx, func(ctx context.Context, c *mesh.Catalog) error {
 		err := waitFor(ctx, c, id, want)
 		if err != nil {
 			select {
@@ -68,6 +70,8 @@ func awaitState(ctx context.Context, s *session, id, want string) error {
 				return fmt.Errorf("reading the catalog: %w", err)
 			}
 		}
+		stale = c.Age() > health.StaleAfter
+		s.warnIfOld(c.Age())
 		e, ok := c.Get(id)
 		switch {
 		case errors.Is(err, context.DeadlineExceeded) && !ok:
@@ -77,6 +81,7 @@ func awaitState(ctx context.Context, s *session, id, want string) error {
 		}
 		return err
 	})
+	return stale, err
 }
 
 // waitFor waits until the extension is in the state want. If that is ready, it also waits for the extension's tools, but

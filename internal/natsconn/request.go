@@ -15,6 +15,9 @@ func Inbox(nc *nats.Conn) string { return nc.NewInbox() + "." + rand.Text() }
 // Request is nats.Conn.RequestWithContext with a reply subject from Inbox. Use it for requests that programs other
 // than the NATS server answer, so that the responder of one request cannot answer the next one.
 func Request(ctx context.Context, nc *nats.Conn, subject string, data []byte) (*nats.Msg, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err // and nothing is sent
+	}
 	inbox := Inbox(nc)
 	sub, err := nc.SubscribeSync(inbox)
 	if err != nil {
