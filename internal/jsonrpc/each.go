@@ -47,6 +47,12 @@ func walk(object []byte, f func(key, value Span) bool) error {
 	}
 }
 
+// Valid reports whether text is one JSON value.
+func Valid(text []byte) bool {
+	i, err := skipValue(text, space(text, 0))
+	return err == nil && end(text, i) == nil
+}
+
 // Elements calls f for every element of a JSON array, as Each does for the members of an object.
 func Elements(array []byte, f func(element []byte) bool) error {
 	i := space(array, 0)

@@ -14,7 +14,7 @@ import (
 
 // Serve answers requests from r on w until r ends or ctx does. An extension on its standard input and output is
 //
-//	err := rpc.Serve(ctx, os.Stdin, os.Stdout, handler)
+//	err := jsonrpc.Serve(ctx, os.Stdin, os.Stdout, handler)
 //
 // Requests run concurrently. A notification notifications/cancelled {requestId} ends the context of that request, and
 // shutdown ends Serve, as the end of r does. The handler receives all other notifications, one at a time; nothing else

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/breaker"
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/natsconn"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -65,7 +66,8 @@ type Client struct {
 	denied  atomic.Bool // NATS denies the subjects of instances
 }
 
-// NewClient makes a Client on nc. It starts nothing.
+// NewClient makes a Client on nc. It starts nothing, and stays in memory until nc is closed: make one for each connection. One
+// program with many conversations sets Agent and Session of each ToolCall.
 func NewClient(nc *nats.Conn, opt ClientOptions) *Client {
 	opt.Timeout = cmp.Or(opt.Timeout, 30*time.Second)
 	opt.HookTimeout = cmp.Or(opt.HookTimeout, 5*time.Second)
@@ -136,6 +138,9 @@ func (c *Client) Do(ctx context.Context, call ToolCall) (json.RawMessage, error)
 
 // callTool checks the arguments and calls the tool.
 func (c *Client) callTool(ctx context.Context, target target, tool string, args json.RawMessage) (json.RawMessage, error) {
+	if !jsonrpc.Valid(args) { // it could contain a method, or the name of another tool
+		return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "the arguments of %s are not JSON", tool)
+	}
 	if target.check != nil {
 		if err := target.check(args); err != nil {
 			return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "the arguments do not fit %s: %v", tool, err)
@@ -167,6 +172,9 @@ func (c *Client) callMethod(ctx context.Context, call ToolCall) (json.RawMessage
 	id := call.Tool
 	if err := wire.CheckID(id, true); err != nil {
 		return nil, err
+	}
+	if len(call.Arguments) > 0 && !jsonrpc.Valid(call.Arguments) {
+		return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "the params of %s are not JSON", call.Method)
 	}
 	t := target{id: id, subject: c.prefix.RPC(id), identity: identity{c.opt.Agent, c.opt.Session}}
 	if e, ok := c.shown.get(id); ok {

@@ -20,6 +20,10 @@ import (
 
 // once sends one request and waits for its answer until deadline, however many messages that takes. It sets t.connects.
 func (c *Client) once(ctx context.Context, t *target, deadline time.Time, method string, params json.RawMessage) (a attempt) {
+	if err := ctx.Err(); err != nil {
+		a.err = outOfTime(t.id, err)
+		return a
+	}
 	if err := c.traffic.Begin(ctx, deadline); err != nil {
 		a.err = outOfTime(t.id, err)
 		return a
@@ -32,12 +36,12 @@ func (c *Client) once(ctx context.Context, t *target, deadline time.Time, method
 		return a
 	}
 	defer c.inbox.close(place)
+	r := reception{c: c, t: *t, streaming: t.stream, before: c.nc.LastError()}
 	if a.err = c.send(ctx, *t, place, method, params); a.err != nil {
 		return a
 	}
-	r := reception{c: c, t: *t, streaming: t.stream}
 	a.result, a.err = r.receive(ctx, place)
-	a.origin = r.origin
+	a.origin, a.refused = r.origin, r.denied
 	if !r.ended { // the instance still runs it, or may
 		c.cancel(*t, place.reply)
 	}
@@ -97,7 +101,7 @@ func (c *Client) send(ctx context.Context, t target, p *place, method string, pa
 	case size > limit && limit > 0:
 		return rpc.NewError(rpc.CodeTooLarge, rpc.Details{Ran: rpc.RanNo, Size: size, Limit: limit},
 			"the request is %d bytes, over this server's limit of %d", size, limit)
-	case errors.Is(err, nats.ErrReconnectBufExceeded):
+	case errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrHeadersNotSupported) && !c.nc.IsConnected(): // the latter before the first connection
 		return rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "%s was not called: the connection to NATS is down", t.id)
 	case err != nil:
 		return fmt.Errorf("calling %s: %w", t.id, err)
@@ -132,6 +136,8 @@ type reception struct {
 	c         *Client
 	t         target
 	origin    origin // of the error
+	before    error  // the connection's last error when the request was sent
+	denied    bool   // NATS denied the request
 	streaming bool   // frames have come, or will: silence means something
 	ended     bool   // nothing more will come
 	chunks    int    // number
@@ -152,6 +158,9 @@ func (r *reception) receive(ctx context.Context, p *place) (json.RawMessage, err
 				return nil, r.gaveUp(context.DeadlineExceeded)
 			case r.t.direct != "" && r.c.mayNotAddress(&r.t):
 				return nil, rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "NATS denies this user the instances of %s", r.t.id)
+			case r.isDenied():
+				r.denied, r.ended = true, true
+				return nil, rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "NATS does not allow this user to call %s (publish to %s)", r.t.id, r.t.to())
 			case !r.streaming || len(p.replies) > 0: // progress may have kept take busy
 			case r.c.inbox.silence(p) < wire.SilenceLimit:
 				r.silent()
@@ -165,6 +174,12 @@ func (r *reception) receive(ctx context.Context, p *place) (json.RawMessage, err
 			return nil, r.gaveUp(ctx.Err())
 		}
 	}
+}
+
+// isDenied reports whether NATS has denied the request since it was sent. The connection keeps its last error only.
+func (r *reception) isDenied() bool {
+	err := r.c.nc.LastError()
+	return err != r.before && errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), `"`+r.t.to()+`"`)
 }
 
 func (r *reception) gaveUp(cause error) error {

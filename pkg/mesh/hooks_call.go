@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -61,7 +62,7 @@ func (c *hooks) callHooked(ctx context.Context, t target, tool string, args json
 		tool = cmp.Or(t.tool.Name, tool)
 	}
 	e := toolEvent{Tool: tool, Extension: t.id, Arguments: args, Agent: t.agent, Session: t.session}
-	if len(c.hooked(beforeToolCall)) > 0 && json.Valid(args) { // what is not JSON, callTool refuses
+	if len(c.hooked(beforeToolCall)) > 0 && jsonrpc.Valid(args) { // what is not JSON, callTool refuses
 		changed, err := c.fireBefore(ctx, e)
 		if err != nil {
 			return nil, err
@@ -69,7 +70,7 @@ func (c *hooks) callHooked(ctx context.Context, t target, tool string, args json
 		e.Arguments = changed
 	}
 	result, err := c.callTool(ctx, t, tool, e.Arguments)
-	if len(c.hooked(afterToolCall)) > 0 && json.Valid(e.Arguments) {
+	if len(c.hooked(afterToolCall)) > 0 && jsonrpc.Valid(e.Arguments) {
 		c.fireAfter(ctx, e, result, err)
 	}
 	return result, err

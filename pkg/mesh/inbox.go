@@ -98,6 +98,9 @@ func (b *inbox) close(p *place) {
 // expect sets the next due time of p, after a message. The caller holds mu.
 func (b *inbox) expect(p *place, due, again time.Time) {
 	p.due, p.again = earlier(due, p.deadline), earlier(again, p.deadline)
+	if p.due.Before(p.heard) { // the deadline is over: for expire, the timer would be late
+		p.due = p.heard
+	}
 	b.arm(p.due)
 }
 

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/Masterminds/semver/v3"
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/instance"
@@ -106,6 +107,8 @@ func (e *Service) check() error {
 	}
 	if e.Version == "" {
 		errs = append(errs, errors.New("an extension needs a version"))
+	} else if _, err := semver.StrictNewVersion(e.Version); err != nil {
+		errs = append(errs, fmt.Errorf("the version %.64q is not semver, such as 1.2.3: %w", e.Version, err))
 	}
 	if e.Handler == nil {
 		errs = append(errs, errors.New("an extension needs a handler"))

@@ -18,7 +18,7 @@ import (
 )
 
 // Toolbox is the rpc.Handler of an extension written in Go: it answers initialize, ping, tools/list, tools/<name>,
-// tools/call and hooks/<name> for the tools and hooks that were added to it. Serve puts it on NATS, rpc.Serve on standard
+// tools/call and hooks/<name> for the tools and hooks that were added to it. Serve puts it on NATS, stdio.Serve on standard
 // input and output, so one program can be both.
 //
 //	box := &mesh.Toolbox{Version: "1.0.0"}

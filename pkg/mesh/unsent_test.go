@@ -1,0 +1,147 @@
+package mesh
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/internal/freeport"
+	"github.com/extmesh/extmesh/internal/natstest"
+	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// received answers the requests of the extension x and returns their methods.
+func received(t *testing.T, nc *nats.Conn) (methods func() []string) {
+	t.Helper()
+	var mu sync.Mutex
+	var all []string
+	_, err := nc.Subscribe("ext.x.rpc", func(m *nats.Msg) {
+		mu.Lock()
+		defer mu.Unlock()
+		var request struct{ Method string }
+		if err := json.Unmarshal(m.Data, &request); err != nil {
+			t.Error(err)
+		}
+		all = append(all, request.Method)
+		_ = m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"result":{}}`))
+	})
+	if err == nil {
+		err = nc.FlushTimeout(time.Minute)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() []string { mu.Lock(); defer mu.Unlock(); return slices.Clone(all) }
+}
+
+// TestCancelledBefore: a call whose context has ended is not sent.
+func TestCancelledBefore(t *testing.T) {
+	nc := natstest.Start(t, nil).Connect()
+	methods := received(t, nc)
+	client := NewClient(nc, ClientOptions{})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := client.Call(ctx, "x/delete", nil); !errors.Is(err, rpc.CodeCancelled) || rpc.AsError(err).Details().Ran != rpc.RanNo {
+		t.Errorf("%v", err)
+	}
+	if _, err := client.Call(t.Context(), "x/read", nil); err != nil {
+		t.Error(err)
+	}
+	if got := methods(); !slices.Equal(got, []string{"tools/read"}) {
+		t.Errorf("sent: %q", got)
+	}
+}
+
+// TestArgumentsWithAMethod: arguments are not JSON, and would make a request for another method.
+func TestArgumentsWithAMethod(t *testing.T) {
+	nc := natstest.Start(t, nil).Connect()
+	methods := received(t, nc)
+	client := NewClient(nc, ClientOptions{})
+	for _, args := range []string{`{},"method":"tools/delete"`, `{}}{`, `{"a":}`, ` `} {
+		if _, err := client.Call(t.Context(), "x/read", json.RawMessage(args)); !errors.Is(err, rpc.CodeInvalidParams) || rpc.AsError(err).Details().Ran != rpc.RanNo {
+			t.Errorf("%s: %v", args, err)
+		}
+		if _, err := client.CallExt(t.Context(), "x", "tools/read", json.RawMessage(args)); !errors.Is(err, rpc.CodeInvalidParams) {
+			t.Errorf("%s as params: %v", args, err)
+		}
+	}
+	if got := methods(); len(got) > 0 {
+		t.Errorf("sent: %q", got)
+	}
+}
+
+// TestDeniedCall: a call that NATS denies fails as such, although nothing answers, and is neither repeated nor reported.
+func TestDeniedCall(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Start(t, &server.Options{Port: -1, NoAuthUser: "all",
+		Users: []*server.User{{Username: "all", Password: "x"}, {Username: "agent", Password: "x",
+			Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"ext.x.>"}}}}}})
+	suspects, err := srv.Connect().SubscribeSync("ext.registry.suspect.>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent := srv.Connect(nats.UserInfo("agent", "x"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	client := NewClient(agent, ClientOptions{Timeout: time.Minute})
+	for range 2 { // with an old denial, too
+		_, err := client.Call(t.Context(), "x/read", nil)
+		if !errors.Is(err, rpc.CodeUnavailable) || rpc.AsError(err).Details().Ran != rpc.RanNo || !strings.Contains(err.Error(), "does not allow this user to call x (publish to ext.x.rpc)") {
+			t.Errorf("%v", err)
+		}
+	}
+	if err := agent.FlushTimeout(time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if n, _, _ := suspects.Pending(); n > 0 {
+		t.Errorf("%d reports", n)
+	}
+}
+
+// TestCallBeforeConnection: a call before the first connection fails as one during an interruption does.
+func TestCallBeforeConnection(t *testing.T) {
+	nc, err := Connect("nats://"+freeport.Addr(t), nats.RetryOnFailedConnect(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	if _, err := NewClient(nc, ClientOptions{WaitReady: -1}).Call(t.Context(), "x/read", nil); !errors.Is(err, rpc.CodeUnavailable) || rpc.AsError(err).Details().Ran != rpc.RanNo {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestNoStandstill: calls without time left make the timer fire at once, which is not late.
+func TestNoStandstill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		b := inbox{waiting: map[string]*place{}}
+		open := func(token string, deadline time.Time) *place {
+			p := &place{token: token, replies: make(chan *nats.Msg, replyBacklog), deadline: deadline}
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.waiting[token] = p
+			p.heard = time.Now()
+			b.expect(p, p.heard.Add(wire.SuspectAfter), p.heard.Add(wire.SilenceLimit))
+			return p
+		}
+		silent := open("silent", began.Add(time.Hour))
+		for n := 0; len(silent.replies) == 0; n++ {
+			time.Sleep(100 * time.Millisecond)
+			<-open("late", time.Now().Add(-time.Minute)).replies
+		}
+		if took := time.Since(began); took > wire.SuspectAfter+200*time.Millisecond {
+			t.Errorf("the silent call has its first look after %v", took)
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.timer.Stop()
+	})
+}
