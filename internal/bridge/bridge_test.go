@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/extmesh/extmesh/internal/bridge"
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/wire"
@@ -70,6 +72,37 @@ func instanceOf(t *testing.T, status, id string) string {
 	}
 	t.Fatalf("no %s in %s", id, status)
 	return ""
+}
+
+// TestReloadKeepsDrain: what an operator has drained stays so if a reload replaces it, until a restart.
+func TestReloadKeepsDrain(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.extension("changes", `"old"`, "")
+	h.run(nil)
+	h.answers("changes", `"old"`)
+	h.control("drain", `{"id":"changes"}`)
+	h.waitGone("changes")
+	h.extension("changes", `"new"`, "# another manifest\n")
+	if got, want := h.control("reload", "{}"), `"replaced":["changes"]`; !strings.Contains(got, want) {
+		t.Fatalf("reload = %s, want %s", got, want)
+	}
+	for range 3 {
+		if got := h.control("status", `{"id":"changes"}`); !strings.Contains(got, `"state":"draining"`) {
+			t.Fatalf("after the reload: %s", got)
+		}
+		if got := request(h.nc, "ext.changes.rpc", "tools/say", "{}"); got != nats.ErrNoResponders.Error() {
+			t.Fatalf("after the reload: %s", got)
+		}
+	}
+	if got := h.control("restart", `{"id":"changes","instance":"other"}`); !strings.Contains(got, `does not run the instance \"other\" of changes`) {
+		t.Errorf("an unknown instance: %s", got)
+	}
+	if got := h.control("explode", "{}"); !strings.Contains(got, "-32601") {
+		t.Errorf("an unknown method: %s", got)
+	}
+	h.control("restart", `{"id":"changes"}`)
+	h.answers("changes", `"new"`)
 }
 
 func TestWatchReloads(t *testing.T) {
@@ -230,6 +263,7 @@ func TestDrainPersists(t *testing.T) {
 		}
 		return r.Result.Instances[0]
 	}
+	eventually(t, "late runs", func() bool { return instance("late").PID != 0 }, nil) // a drain before the first run prevents it
 	h.control("drain", `{"id":"late"}`)
 	if err := os.Remove(filepath.Join(h.dir, "ext", "late", "go")); err != nil {
 		t.Fatal(err)

@@ -48,6 +48,9 @@ func (c *control) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, 
 		return c.past(r)
 	case "tap":
 		return c.tap(r.Params)
+	case "restart", "drain", "logs":
+	default:
+		return nil, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "no method %.100q; the methods are restart, drain, reload, logs, calls, stats, tap, ping, inventory and status", r.Method)
 	}
 	var t target
 	whole := r.Method == "drain" // without an id: all extensions of the bridge
@@ -62,6 +65,9 @@ func (c *control) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, 
 	if len(targets) == 0 && !c.b.fleet.planApplied() {
 		return nil, c.startingError()
 	}
+	if len(targets) == 0 && t.Instance != "" && len(c.b.find(target{ID: t.ID})) > 0 {
+		return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "bridge %s does not run the instance %q of %s", c.b.cfg.Name, t.Instance, t.ID)
+	}
 	if len(targets) == 0 && t.ID != "" {
 		return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "bridge %s runs no extension %q", c.b.cfg.Name, t.ID)
 	}
@@ -75,10 +81,8 @@ func (c *control) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, 
 		return applyToEach(targets, func(s *instance) { c.restart(s, t.DrainMS) }), nil
 	case "drain":
 		return applyToEach(targets, func(s *instance) { c.retired = append(c.retired, s.drain().retired) }), nil
-	case "logs":
-		return logs(targets, t.Lines)
 	}
-	return nil, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "no method %q; the methods are restart, drain, reload, logs, calls, stats, tap, ping, inventory and status", r.Method)
+	return logs(targets, t.Lines)
 }
 
 // maxDrainMS limits drain_ms: no call takes longer.

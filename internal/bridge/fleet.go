@@ -53,10 +53,10 @@ func (f *fleet) apply(ctx context.Context, plan []*workload) (started, replaced,
 	for _, w := range plan {
 		switch r := f.workloads[w.id()]; {
 		case r == nil:
-			f.start(ctx, w, f.stopping[w.id()])
+			f.start(ctx, w, f.stopping[w.id()], nil)
 		case slices.Contains(replaced, w.id()):
 			r.cancel(errRemoved)
-			f.start(ctx, w, r.done)
+			f.start(ctx, w, r.done, r.instances)
 		}
 	}
 	return started, replaced, stopped
@@ -69,12 +69,16 @@ func (f *fleet) planApplied() bool {
 	return f.hasPlan
 }
 
-// start runs w's instances once after is closed. The caller holds mu.
-func (f *fleet) start(ctx context.Context, w *workload, after <-chan struct{}) {
+// start runs w's instances once after is closed. Those that replace drained ones are drained, too. The caller holds mu.
+func (f *fleet) start(ctx context.Context, w *workload, after <-chan struct{}, replaced []*instance) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	r := &deployment{workload: w, cancel: cancel, done: make(chan struct{})}
 	for i := range max(1, w.replicas) {
-		r.instances = append(r.instances, f.newInstance(w, i))
+		s := f.newInstance(w, i)
+		if i < len(replaced) && isDrained(replaced[i]) {
+			s.drain()
+		}
+		r.instances = append(r.instances, s)
 	}
 	f.workloads[w.id()] = r
 	r.left.Store(int64(len(r.instances)))

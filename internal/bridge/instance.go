@@ -110,6 +110,11 @@ func (s *instance) drain() serving {
 	return s.history.stopServing(errDrain)
 }
 
+// isDrained reports whether an operator has drained the instance, and not in order to restart it.
+func isDrained(s *instance) bool {
+	return s.mesh.Status().Drained() && !s.restartsWhenIdle.Load()
+}
+
 // drainFirst drains the instance. The returned function restarts it when the calls in flight are complete, or after limit.
 // It is nil if that has been requested already.
 func (s *instance) drainFirst(limit time.Duration) (restart func(context.Context)) {

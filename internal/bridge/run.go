@@ -267,15 +267,20 @@ func (r *run) applyHandshake(hs *handshake) {
 	})
 }
 
+// answerGrace is how long callers may still receive large answers of a child that has ended or is being stopped. The next
+// child starts after that.
+const answerGrace = 2 * time.Second
+
 // serve answers calls until ctx ends.
 func (r *run) serve(ctx context.Context) error {
 	dialect, tools := r.f.handshake.Load().dialect, len(r.f.handshake.Load().tools)
-	// Calls in flight end with the child or the connection, so the stop decides how long they may take. A drain requested
-	// by an operator waits for the longest possible call.
+	// Calls in flight end with the child or the connection, so the stop decides how long they may take; only large answers
+	// that callers are receiving do not. A drain requested by an operator waits for the longest possible call.
 	return r.inst.serveHandler(ctx, r.f, serve.Options{
 		CallTimeout: r.inst.workload.limits.call, MaxCallTimeout: r.inst.workload.limits.maxCall,
 		MaxInflight: r.inst.workload.limits.maxInflight, DrainTimeout: r.inst.workload.limits.maxCall,
-		OnReady: func() { r.inst.log.Info("extension ready", "dialect", dialect, "tools", tools) },
+		AnswerTimeout: r.inst.workload.limits.drain + answerGrace,
+		OnReady:       func() { r.inst.log.Info("extension ready", "dialect", dialect, "tools", tools) },
 	})
 }
 

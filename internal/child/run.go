@@ -15,6 +15,7 @@ import (
 type run struct {
 	spec        *Spec
 	proc        *os.Process
+	pid         int // also of its group; proc forgets it when it is released
 	handle      *exitHandle
 	descendants *descendants
 	began       time.Time
@@ -197,7 +198,7 @@ func (r *run) finish(stopped bool) *ExitError {
 	r.stdout.end()
 	r.stderr.out.end()
 	if !ended {
-		exit.Cause = fmt.Errorf("process %d is still running after SIGKILL", r.proc.Pid)
+		exit.Cause = fmt.Errorf("process %d is still running after SIGKILL", r.pid)
 		r.proc.Release()
 	} else if state, err := r.handle.reap(); err != nil {
 		exit.Cause = fmt.Errorf("its exit status could not be read: %w", err)
@@ -253,7 +254,7 @@ func (r *run) endDescendants() error {
 		case time.Since(killed) < killWait:
 			r.descendants.kill()
 		default:
-			return fmt.Errorf("process group %d is still running after SIGKILL; it may run as another user", r.proc.Pid)
+			return fmt.Errorf("process group %d is still running after SIGKILL; it may run as another user", r.pid)
 		}
 		time.Sleep(pause)
 	}

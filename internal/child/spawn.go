@@ -33,6 +33,7 @@ func (r *run) spawn(ctx context.Context, marker string, files []*os.File) error 
 		}
 		return &StartError{Command: s.Command, Err: explain(path, s.Dir, err)}
 	}
+	r.pid = r.proc.Pid
 	r.handle = sys.handle(r.proc)
 	r.descendants = newDescendants(r.proc, marker, sys)
 	return nil

@@ -101,7 +101,7 @@ func (c *client) serve(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 func (c *client) result(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 	if kind, ok := kindOf(q.method); ok {
 		c.door.await(ctx, c.door.listed)
-		c.lists(q)
+		c.becomesLegacy(q.era)
 		return c.listPage(q, kinds[kind].member, &c.view.now.Load().lists[kind].page)
 	}
 	switch {
@@ -292,7 +292,7 @@ func (c *client) agent(q *request) string {
 func (c *client) notification(method string, params []byte) {
 	switch method {
 	case mcp.NotifyInitialized:
-		c.becomesLegacy()
+		c.becomesLegacy(mcp.EraLegacy)
 		return
 	case mcp.NotifyCancelled:
 	default:

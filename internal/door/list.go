@@ -28,7 +28,7 @@ const staleAfter = 10 * time.Second
 // listTools answers tools/list.
 func (c *client) listTools(q *request) ([]byte, *rpc.Error) {
 	v := c.view.now.Load()
-	c.lists(q)
+	c.becomesLegacy(q.era)
 	list := v.page(q.era)
 	if c.searches(v, q.era) {
 		list = searchPage(c.view.opt.ReadOnly)
@@ -37,19 +37,13 @@ func (c *client) listTools(q *request) ([]byte, *rpc.Error) {
 	return c.listPage(q, "tools", list)
 }
 
-// lists notes that the client lists something. In the legacy era it is notified of changes from now on, also without
-// initialize.
-func (c *client) lists(q *request) {
-	if q.era == mcp.EraLegacy {
-		c.becomesLegacy()
+// becomesLegacy lets a client that is initialized in the legacy era, or lists something in it, get its notifications.
+func (c *client) becomesLegacy(era mcp.Era) {
+	if era == mcp.EraLegacy {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.legacy = true
 	}
-}
-
-// becomesLegacy lets the client get the notifications of the legacy era.
-func (c *client) becomesLegacy() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.legacy = true
 }
 
 // listPage answers a request for the page of a list that its cursor asks for.

@@ -268,7 +268,7 @@ func (x *exchange) initialize(q *request) {
 		x.tooMany("sessions")
 		return
 	}
-	c.becomesLegacy() // notifications are sent in the session's stream, which cannot precede this answer
+	c.becomesLegacy(mcp.EraLegacy) // notifications are sent in the session's stream, which cannot precede this answer
 	x.w.Header().Set(mcp.HeaderSession, n.id)
 	writeJSON(x.w, http.StatusOK, jsonrpc.AppendResult(nil, q.id, result))
 }

@@ -230,6 +230,7 @@ func (c *call) awaitAck() bool {
 		return true
 	case <-f.left:
 	case <-t.C:
+	case <-c.s.hurry:
 	case <-c.s.ctx.Done():
 	}
 	return false

@@ -30,7 +30,9 @@ func (l *ledger) next(p Policy, now time.Time, o outcome, jitter float64) step {
 	if o.ready && o.healthy >= p.ResetAfter {
 		l.streak, l.backoff, l.probation = 0, 0, false
 	}
-	l.slide(p.RestartWindow, now)
+	if !l.probation { // the restarts after which it gave up are the reason for as long as its retries fail
+		l.slide(p.RestartWindow, now)
+	}
 	if o.permanent || l.probation || len(l.restarts) >= p.MaxRestarts {
 		l.probation = l.probation || !o.permanent
 		return step{failed: true, delay: p.FailedRetry}

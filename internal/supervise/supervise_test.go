@@ -95,7 +95,7 @@ func TestCrashLoop(t *testing.T) {
 			"21s starting 3: crashed",
 			"31s failed 3 delay=5m0s restarts=2: crashed",
 			"5m31s starting 4: crashed",
-			"5m41s failed 4 delay=5m0s restarts=0: crashed",
+			"5m41s failed 4 delay=5m0s restarts=2: crashed",
 		)
 		r.finish(t)
 	})
