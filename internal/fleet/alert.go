@@ -34,6 +34,11 @@ type alert struct {
 	at         time.Time
 }
 
+// isAbout reports whether the alert is about an instance. That of one read from the catalog is in its message.
+func (a *alert) isAbout(instance string) bool {
+	return a.instance == instance || a.instance == restored && strings.HasPrefix(a.diagnostic.Message, "instance "+instance+" announced ")
+}
+
 // restored is the instance of alerts read from the catalog. It is not a legal name of an instance.
 const restored = "/"
 
@@ -42,7 +47,7 @@ func hostOf(bridge, host string) string { return cmp.Or(bridge, host) }
 // raiseAlerts compares an announcement with what is stored of its extension, before it is added.
 func (f *core) raiseAlerts(x *extension, a *announced, now time.Time) {
 	host := hostOf(a.Bridge, a.Host)
-	known := x.hosts[host]
+	known := x.hosts[host] || len(x.hosts) >= maxHosts && x.runsOn(host, a.Instance)
 	settled := now.Sub(x.since) >= settleTime
 	if settled && !a.implied {
 		versions := f.versionsOf(x, a.Instance)
@@ -108,6 +113,16 @@ func hostList(hosts map[string]bool) string {
 	return strings.Join(names, ", ")
 }
 
+// runsOn reports whether another instance than except runs on a host.
+func (x *extension) runsOn(host, except string) bool {
+	for instance, p := range x.locations {
+		if instance != except && hostOf(p.bridge, p.host) == host {
+			return true
+		}
+	}
+	return false
+}
+
 func (x *extension) rememberHost(host string) {
 	if len(x.hosts) < maxHosts {
 		x.hosts[strings.Clone(host)] = true
@@ -129,7 +144,7 @@ func (x *extension) addAlert(a alert) {
 // dropAlerts removes the alerts about one instance, and old ones.
 func (f *core) dropAlerts(x *extension, instance string, now time.Time) {
 	before := len(x.alerts)
-	x.alerts = slices.DeleteFunc(x.alerts, func(a alert) bool { return a.instance == instance || now.Sub(a.at) > alertAge })
+	x.alerts = slices.DeleteFunc(x.alerts, func(a alert) bool { return a.isAbout(instance) || now.Sub(a.at) > alertAge })
 	if len(x.alerts) != before {
 		f.mark(SpecKey(x.id), false)
 	}

@@ -200,6 +200,9 @@ func (bs *bridges) pinged(b *bridge, r PingResult, now time.Time) {
 			bs.pingFailed(b, "does not answer", now)
 		}
 	case Answered: // any answer counts, even an error
+		if b.gone { // its instances were marked lost
+			bs.inventories.requestInventory(b, now)
+		}
 		if b.gone || !b.answered {
 			b.changed = now
 			bs.mark(HostKey(b.name), false)

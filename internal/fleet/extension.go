@@ -286,7 +286,7 @@ func (x *extension) state(health liveness.Extension, was *wire.StateDoc) *wire.S
 			s.Host, s.Bridge = p.host, p.bridge
 		}
 		if o := old[i.Instance]; o != nil {
-			if o.State == s.State && !o.Since.After(s.Since.Add(sameMoment)) {
+			if o.State == s.State && o.Restarts == s.Restarts && !o.Since.After(s.Since.Add(sameMoment)) {
 				s.Since = o.Since
 			}
 			s.Version = cmp.Or(s.Version, o.Version)
@@ -313,6 +313,7 @@ func (x *extension) restore(value []byte, now time.Time) bool {
 		Capabilities: wire.Capabilities{Channels: s.Channels, Providers: s.Providers},
 	}}
 	x.shown = a
+	x.alerts = slices.DeleteFunc(x.alerts, func(a alert) bool { return a.instance == restored })
 	for _, d := range s.Diagnostics {
 		if d.Code == codeNewHost || d.Code == codeVersionJump {
 			x.addAlert(alert{d, restored, now})

@@ -190,15 +190,21 @@ func (iv *inventories) lister(id, instance string) *bridge {
 }
 
 // forget reports whether an operator may remove an instance that a bridge lists: if the bridge is gone. If the bridge comes
-// back, its full inventory is needed.
+// back, its full inventory is needed. Only the leader pings bridges; the others read its result in the catalog.
 func (iv *inventories) forget(id, instance string) bool {
 	b := iv.lister(id, instance)
-	if b == nil || !b.gone {
+	if b == nil || !b.gone && (iv.leads || !iv.shownLost(b.name)) {
 		return false
 	}
 	b.inventory.Lose()
 	iv.bridges.keepReports(b)
 	return true
+}
+
+// shownLost reports whether the catalog shows a bridge as lost.
+func (iv *inventories) shownLost(bridge string) bool {
+	var h wire.Host
+	return json.Unmarshal(iv.get(HostKey(bridge)), &h) == nil && h.State == heartbeat.Lost
 }
 
 // removeEntries removes what the bridge has removed or no longer lists. After a full inventory that includes instances

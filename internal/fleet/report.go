@@ -144,8 +144,7 @@ func (r *Report) finish(v wire.Inventory, u *Update) {
 	}
 	before := r.contents
 	r.contents, r.full, r.synced = *r.full, nil, true
-	u.Complete, u.Full = true, true
-	u.Skills = !maps.Equal(before.skills, r.skills)
+	u.Complete, u.Full, u.Skills = true, true, true // without skills, those in the catalog are outdated
 	for ref := range before.instances {
 		if _, listed := r.instances[ref]; !listed {
 			u.Gone = append(u.Gone, ref)

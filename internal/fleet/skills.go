@@ -130,10 +130,8 @@ func (rs *restores) restoreBridges(now time.Time) {
 		}
 	})
 	for name, list := range skills {
-		if b := rs.bridges.byName[name]; checkBridge(name) == nil && (b == nil || b.skills == nil) {
-			if b = rs.bridges.bridgeNamed(name, now); b != nil {
-				rs.bridges.replaceSkills(b, list)
-			}
+		if b := rs.bridges.byName[name]; b != nil && b.skills == nil { // a bridge without a host document is gone
+			rs.bridges.replaceSkills(b, list)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"github.com/nats-io/nats.go"
 
@@ -144,6 +145,9 @@ func (q request) listTools(ctx context.Context) (tools [][]byte, refusal *rpc.Er
 }
 
 func (q request) result(text []byte) (json.RawMessage, error) {
+	if !utf8.Valid(text) { // the catalog is, and a reader may refuse what is not
+		text = bytes.ToValidUTF8(text, []byte("\uFFFD"))
+	}
 	reply, err := jsonrpc.ParseReply(text)
 	if err != nil {
 		return nil, fmt.Errorf("the answer on %s is not JSON-RPC: %w", q.subject, err)
