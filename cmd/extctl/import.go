@@ -46,7 +46,7 @@ CLIENT is one of ` + strings.Join(clients.Names(), ", ") + ".",
 	}
 	o.add(cmd)
 	cmd.Flags().StringVar(&o.id, "id", "imported", "`ID` of the extension")
-	cmd.Flags().StringVar(&o.name, "name", "mesh", "with --replace: `NAME` of the mesh's entry")
+	cmd.Flags().StringVar(&o.name, "name", defaultEntry, "with --replace: `NAME` of the mesh's entry")
 	cmd.Flags().BoolVar(&o.replace, "replace", false, "put the mesh's entry in the place of the imported servers in the clients' files")
 	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "print what would be done and write nothing")
 	cmd.Flags().BoolVar(&o.undo, "undo", false, "undo the last import")

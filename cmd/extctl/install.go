@@ -358,6 +358,9 @@ func (in *installation) checkSeparate(root, target string) error {
 	case discovery.Within(source, target), discovery.Within(target, source):
 		return usage("the source %s and the target %s contain each other", source, target)
 	}
+	if other := inside(target, in.installed); other != "" {
+		return usage("%s also contains the extension %s; update it by hand", target, other)
+	}
 	for _, c := range in.installed.Candidates {
 		if discovery.Within(c.Root, target) && c.Root != target {
 			return usage("%s is inside the extension %s, where no other extension is found", target, c.Manifest.Plugin.ID)

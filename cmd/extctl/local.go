@@ -128,6 +128,16 @@ func (h localHost) scan(ctx context.Context) discovery.Report {
 	return report
 }
 
+// inside returns the id of an extension in the directory of another one; "" if there is none.
+func inside(dir string, report discovery.Report) string {
+	for _, c := range slices.Concat(report.Candidates, report.Shadowed) {
+		if c.Root != dir && discovery.Within(dir, c.Root) {
+			return c.Manifest.Plugin.ID
+		}
+	}
+	return ""
+}
+
 // all finds every extension, including those that the configuration disables.
 func (h localHost) all(ctx context.Context) discovery.Report {
 	cfg := h.cfg

@@ -26,8 +26,11 @@ type clientFlags struct {
 	dryRun                     bool
 }
 
+// defaultEntry is the name of the mesh's entry in a client's file.
+const defaultEntry = "mesh"
+
 func (f *clientFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.name, "name", "mesh", "`NAME` of the entry")
+	cmd.Flags().StringVar(&f.name, "name", defaultEntry, "`NAME` of the entry")
 	cmd.Flags().StringVar(&f.scope, "scope", string(clients.User), "which `FILE` of the client: user, or project for the one in this directory")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print the change and write nothing")
 }
@@ -177,7 +180,14 @@ func printInstalled(a *app, e clients.Env, s clients.Setup, out clients.Installe
 	}
 	if !s.DryRun && out.Entry != "" {
 		a.note("next: %s", s.Client.Next)
-		a.note("undo: extctl mcp uninstall %s", s.Client.Name)
+		undo := "extctl mcp uninstall " + s.Client.Name
+		if s.Scope != clients.User {
+			undo += " --scope " + string(s.Scope)
+		}
+		if s.Name != defaultEntry {
+			undo += " --name " + terminal.ShellWord(s.Name)
+		}
+		a.note("undo: %s", undo)
 	}
 }
 
@@ -196,7 +206,7 @@ func meshEntry(a *app, f clientFlags, args []string) (clients.Entry, error) {
 	if err != nil {
 		return clients.Entry{}, err
 	}
-	if slices.ContainsFunc(args, gate.HoldsPassword) {
+	if slices.ContainsFunc(args, gate.HoldsPassword) || slices.ContainsFunc(servers(args), holdsPassword) {
 		return clients.Entry{}, usage("an argument after -- has a password, which would be readable in the client's file; use --context or --creds")
 	}
 	args = slices.Clone(args)
@@ -211,7 +221,7 @@ func meshEntry(a *app, f clientFlags, args []string) (clients.Entry, error) {
 		{"--creds", a.nats.Creds, true}, {"--nkey", a.nats.NKey, true}, {"--tlscert", a.nats.TLSCert, true},
 		{"--tlskey", a.nats.TLSKey, true}, {"--tlsca", a.nats.TLSCA, true}, {"--inbox-prefix", a.nats.InboxPrefix, false},
 	} {
-		if gate.HoldsPassword(flag.value) {
+		if gate.HoldsPassword(flag.value) || flag.name == "--server" && holdsPassword(flag.value) {
 			return clients.Entry{}, usage("%s has a password, which would be readable in the client's file; use --context or --creds", flag.name)
 		}
 		if flag.isFile && flag.value != "" {
@@ -227,6 +237,28 @@ func meshEntry(a *app, f clientFlags, args []string) (clients.Entry, error) {
 		args = append(args, "--prefix", a.nats.Prefix)
 	}
 	return clients.Entry{Command: self, Args: args}, nil
+}
+
+// holdsPassword reports whether one of the addresses of --server, which need no scheme, has a password.
+func holdsPassword(addresses string) bool {
+	for address := range strings.SplitSeq(addresses, ",") {
+		if !strings.Contains(address, "://") && gate.HoldsPassword("nats://"+address) {
+			return true
+		}
+	}
+	return false
+}
+
+// servers returns the values of --server in args.
+func servers(args []string) (values []string) {
+	for i, arg := range args {
+		if value, ok := strings.CutPrefix(arg, "--server="); ok {
+			values = append(values, value)
+		} else if arg == "--server" && i+1 < len(args) {
+			values = append(values, args[i+1])
+		}
+	}
+	return values
 }
 
 // absolutePaths makes the values of the flags that name files and directories absolute: a client starts the server in a

@@ -123,6 +123,9 @@ func (h localHost) planRemoval(ctx context.Context, id string) (removal, error) 
 	if u.dir = c.Root; sameDir(paths[c.RootIndex], c.Root) {
 		return u, usage("%s is itself a search path; remove it from extensions.search_paths", c.Root)
 	}
+	if other := inside(c.Root, h.all(ctx)); other != "" {
+		return u, usage("%s also contains the extension %s; remove %s by hand", c.Root, other, id)
+	}
 	u.out.Action = "removed"
 	return u, nil
 }

@@ -42,7 +42,7 @@ func (p *Plan) Replace(name string, entry Entry) (out []Replaced, err error) {
 		} else {
 			c = known
 		}
-		text, err := c.text(entry)
+		text, err := c.text(name, entry)
 		if err != nil {
 			return nil, err
 		}

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/extmesh/extmesh/internal/document"
@@ -44,15 +45,15 @@ type Client struct {
 	Title string // as its maker writes it
 	Next  string // what makes a change effective
 
-	key      string   // the object or table with the servers
-	user     string   // the user's file: ~/ is the home directory, @/ the directory for configuration
-	dirVar   string   // a variable with another directory for the user's file
-	project  string   // the project's file, relative to its directory; "" if there is none
-	shape    shape    // of an entry
-	urlKey   string   // the key of a server's URL; "" if the client only starts programs
-	variable string   // how a header refers to a variable; "" if it cannot
-	args     []string // further arguments of extctl mcp for this client
-	literal  bool     // the client does not replace ${…} in values
+	key      string // the object or table with the servers
+	user     string // the user's file: ~/ is the home directory, @/ the directory for configuration
+	dirVar   string // a variable with another directory for the user's file
+	project  string // the project's file, relative to its directory; "" if there is none
+	shape    shape  // of an entry
+	urlKey   string // the key of a server's URL; "" if the client only starts programs
+	variable string // how a header refers to a variable; "" if it cannot
+	names    int    // longest name of the server and a tool together, in bytes; 0: no limit
+	literal  bool   // the client does not replace ${…} in values
 }
 
 // shape is the form of an entry.
@@ -69,10 +70,10 @@ const (
 // Clients are the supported clients, in the order of listings.
 var Clients = []Client{
 	{Name: "claude-code", Title: "Claude Code", key: "mcpServers", user: "~/.claude.json", dirVar: "CLAUDE_CONFIG_DIR", project: ".mcp.json",
-		shape: typed, urlKey: "url", variable: "${%s}", Next: "start Claude Code again, or reconnect with /mcp"},
+		shape: typed, urlKey: "url", variable: "${%s}", names: 64 - len("mcp____"), Next: "start Claude Code again, or reconnect with /mcp"},
 	{Name: "claude-desktop", Title: "Claude Desktop", key: "mcpServers", user: "@/Claude/claude_desktop_config.json", Next: "quit Claude Desktop and start it again"},
 	{Name: "cursor", Title: "Cursor", key: "mcpServers", user: "~/.cursor/mcp.json", project: ".cursor/mcp.json", urlKey: "url", variable: "${env:%s}",
-		args: []string{"--name-limit", "56"}, Next: "enable mesh in Cursor's settings, below MCP"},
+		names: 59, Next: "enable mesh in Cursor's settings, below MCP"},
 	{Name: "vscode", Title: "VS Code", key: "servers", user: "@/Code/User/mcp.json", project: ".vscode/mcp.json", shape: typed, urlKey: "url", variable: "${env:%s}",
 		Next: "start mesh in VS Code with MCP: List Servers"},
 	{Name: "vscode-insiders", Title: "VS Code Insiders", key: "servers", user: "@/Code - Insiders/User/mcp.json", shape: typed, urlKey: "url", variable: "${env:%s}",
@@ -87,7 +88,7 @@ var Clients = []Client{
 		Next: "refresh the MCP servers in Windsurf"},
 	{Name: "zed", Title: "Zed", key: "context_servers", user: "~/.config/zed/settings.json", project: ".zed/settings.json", shape: zed, urlKey: "url", literal: true,
 		Next: "nothing; Zed reads the file when it changes"},
-	{Name: "opencode", Title: "opencode", key: "mcp", user: "~/.config/opencode/opencode.json", project: "opencode.json", shape: opencode, urlKey: "url", variable: "{env:%s}",
+	{Name: "opencode", Title: "opencode", key: "mcp", user: "~/.config/opencode/opencode.json", project: "opencode.json", shape: opencode, urlKey: "url", variable: "{env:%s}", names: 64 - len("_"),
 		Next: "start opencode again"},
 }
 
@@ -118,7 +119,7 @@ func (e Env) getenv(name string) string {
 // Path returns the client's file; ok is false if the client has none in that scope.
 func (e Env) Path(c Client, s Scope) (path string, ok bool) {
 	if s == Project {
-		return filepath.Join(e.Dir, filepath.FromSlash(c.project)), c.project != ""
+		return c.existing(filepath.Join(e.Dir, filepath.FromSlash(c.project))), c.project != ""
 	}
 	name := c.user
 	if c.Name == "zed" && runtime.GOOS == "windows" {
@@ -130,15 +131,25 @@ func (e Env) Path(c Client, s Scope) (path string, ok bool) {
 	if rest, ok := strings.CutPrefix(name, "@/"); ok {
 		return filepath.Join(e.Config, filepath.FromSlash(rest)), true
 	}
-	path = filepath.Join(e.Home, filepath.FromSlash(strings.TrimPrefix(name, "~/")))
-	if c.shape == opencode {
-		if _, err := os.Stat(path); err != nil { // its newer versions have comments
-			if _, err := os.Stat(path + "c"); err == nil {
-				path += "c"
-			}
+	if rest, ok := strings.CutPrefix(name, "~/.config/"); ok && (c.shape == opencode || runtime.GOOS == "linux") {
+		if dir := e.getenv("XDG_CONFIG_HOME"); filepath.IsAbs(dir) {
+			return c.existing(filepath.Join(dir, filepath.FromSlash(rest))), true
 		}
 	}
-	return path, true
+	return c.existing(filepath.Join(e.Home, filepath.FromSlash(strings.TrimPrefix(name, "~/")))), true
+}
+
+// existing returns the path of opencode's file with comments, if only that exists; otherwise path.
+func (c Client) existing(path string) string {
+	if c.shape != opencode {
+		return path
+	}
+	if _, err := os.Stat(path); err != nil {
+		if _, err := os.Stat(path + "c"); err == nil {
+			return path + "c"
+		}
+	}
+	return path
 }
 
 // Short returns a path as users write it.
@@ -176,12 +187,22 @@ type entry struct {
 	TokenVar    string            `json:"bearer_token_env_var,omitempty"`
 }
 
-// entry returns the entry as the client wants it.
-func (c Client) entry(e Entry) (out entry, err error) {
+// nameLimit returns the flag that keeps the names of tools as short as the client needs them: it puts the server's name before
+// each.
+func (c Client) nameLimit(server string) []string {
+	limit := max(c.names-len(server), wire.MinToolName)
+	if c.names == 0 || limit >= wire.MaxToolName {
+		return nil
+	}
+	return []string{"--name-limit", strconv.Itoa(limit)}
+}
+
+// entry returns the entry with a name as the client wants it.
+func (c Client) entry(name string, e Entry) (out entry, err error) {
 	remote := e.URL != ""
 	switch {
 	case !remote:
-		out.Command, out.Args = e.Command, slices.Concat([]string{"mcp"}, c.args, e.Args)
+		out.Command, out.Args = e.Command, slices.Concat([]string{"mcp"}, c.nameLimit(name), e.Args)
 	case c.urlKey == "":
 		return out, fmt.Errorf("%s only starts servers and cannot use a URL", c.Title)
 	case e.TokenVar == "":
@@ -224,8 +245,8 @@ func (c Client) entry(e Entry) (out entry, err error) {
 }
 
 // text formats the entry as it is written: JSON, or the lines of a TOML table.
-func (c Client) text(e Entry) (string, error) {
-	entry, err := c.entry(e)
+func (c Client) text(name string, e Entry) (string, error) {
+	entry, err := c.entry(name, e)
 	if err != nil {
 		return "", err
 	}

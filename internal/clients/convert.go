@@ -80,7 +80,10 @@ func (s server) member() (m member, notes []string, err error) {
 		return out
 	}
 	m.each(func(_ string, v *string) { *v = replace(*v) })
-	for name := range m.Env { // the server replaces its own variables itself
+	for name, value := range m.Env { // the server replaces its own variables itself
+		if value == "${"+name+"}" { // it is the client's, too, which replaces it in args
+			continue
+		}
 		for i := range m.Args {
 			m.Args[i] = strings.ReplaceAll(strings.ReplaceAll(m.Args[i], "$${"+name+"}", "${"+name+"}"), "${"+name+"}", "$${"+name+"}")
 		}
@@ -210,10 +213,13 @@ func (s *Source) placeholders(v string) (out string, prompts []string, err error
 		return strings.ReplaceAll(v, "${", "$${"), nil, nil
 	case s.client.Name == "opencode":
 		v = opencodeRef.ReplaceAllStringFunc(strings.ReplaceAll(v, "${", "$${"), func(ref string) string {
+			if path, ok := strings.CutPrefix(ref, "{file:"); ok && !filepath.IsAbs(strings.TrimSuffix(path, "}")) {
+				err = fmt.Errorf("%s: only opencode knows the directory of this file; write an absolute path", ref)
+			}
 			ref = "${" + ref[1:]
 			return strings.Replace(ref, "${env:", "${", 1)
 		})
-		return v, nil, nil
+		return v, nil, err
 	case s.client.Name == "gemini":
 		v = shellRef.ReplaceAllString(v, "$${$1}")
 	}

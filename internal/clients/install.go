@@ -59,7 +59,7 @@ func (e Env) Install(s Setup) (out Installed, err error) {
 	if !ok {
 		return out, fmt.Errorf("%s has no file for a project", c.Title)
 	}
-	text, err := c.text(s.Entry)
+	text, err := c.text(s.Name, s.Entry)
 	if err != nil {
 		return out, err
 	}

@@ -176,3 +176,77 @@ func TestAssignmentsInFlags(t *testing.T) {
 		t.Errorf("%s, %+v\nwant %s", got, moved, want)
 	}
 }
+
+// TestUndoWithoutTheFile: the client's file is not there, and its old entries are not forgotten.
+func TestUndoWithoutTheFile(t *testing.T) {
+	e, path := place(t, ".cursor/mcp.json", `{"mcpServers": {"a": {"command": "x"}}}`)
+	importCursor(t, e)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := e.UndoImport(); !errors.Is(err, ErrIncomplete) || done[0].Action != "left" {
+		t.Errorf("%+v %v", done, err)
+	}
+	if err := os.WriteFile(path, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, _ := Find("cursor")
+	if done, err := e.UndoImport(); err != nil || len(readServers(t, c, path)) != 1 {
+		t.Errorf("%+v %v %s", done, err, read(t, path))
+	}
+}
+
+// TestPaths: some clients follow a variable of the system, and opencode's newer files have another name.
+func TestPaths(t *testing.T) {
+	e, _ := place(t, ".cursor/mcp.json", "{}")
+	variables := map[string]string{}
+	e.Getenv = func(name string) string { return variables[name] }
+	path := func(name string, s Scope) string {
+		c, _ := Find(name)
+		p, _ := e.Path(c, s)
+		return p
+	}
+	if got, want := path("opencode", User), filepath.Join(e.Home, ".config", "opencode", "opencode.json"); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	variables["XDG_CONFIG_HOME"] = filepath.Join(e.Home, "xdg")
+	if got, want := path("opencode", User), filepath.Join(e.Home, "xdg", "opencode", "opencode.json"); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if got := path("cursor", User); got != filepath.Join(e.Home, ".cursor", "mcp.json") {
+		t.Errorf("%s", got)
+	}
+	e.Dir = t.TempDir()
+	if err := os.WriteFile(filepath.Join(e.Dir, "opencode.jsonc"), []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := path("opencode", Project); filepath.Base(got) != "opencode.jsonc" {
+		t.Errorf("%s", got)
+	}
+}
+
+// TestOwnVariables: a variable in args that the entry takes from the client's environment is one of the environment; opencode's
+// references to files are relative to a directory that is not known.
+func TestOwnVariables(t *testing.T) {
+	claude, _ := Find("claude-code")
+	opencode, _ := Find("opencode")
+	for _, tt := range []struct {
+		client     Client
+		raw        map[string]any
+		arg, wrong string
+	}{
+		{claude, map[string]any{"command": "x", "args": []any{"${A}"}, "env": map[string]any{"A": "${A}"}}, "${A}", ""},
+		{claude, map[string]any{"command": "x", "args": []any{"${A}"}, "env": map[string]any{"A": "1"}}, "$${A}", ""},
+		{opencode, map[string]any{"command": []any{"x", "{file:/etc/key}"}}, "${file:/etc/key}", ""},
+		{opencode, map[string]any{"command": []any{"x", "{file:~/.key}"}}, "", "only opencode knows"},
+	} {
+		m, _, err := server{source: &Source{client: tt.client}, name: "s", raw: tt.raw}.member()
+		if tt.wrong != "" {
+			if err == nil || !strings.Contains(err.Error(), tt.wrong) {
+				t.Errorf("%v: %v", tt.raw, err)
+			}
+		} else if err != nil || len(m.Args) != 1 || m.Args[0] != tt.arg {
+			t.Errorf("%v: %q, %v", tt.raw, m.Args, err)
+		}
+	}
+}

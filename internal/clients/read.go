@@ -76,6 +76,9 @@ func (e Env) Source(path string) Source {
 	case slices.Contains([]string{".cursor", ".vscode", ".gemini", ".zed", ".codex"}, base) && filepath.Dir(dir) != e.Home:
 		s.Project = filepath.Dir(dir)
 	}
+	if filepath.Base(dir) == ".gemini" { // its variables have a form of their own
+		s.client, _ = Find("gemini")
+	}
 	return s
 }
 

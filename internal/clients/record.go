@@ -136,6 +136,9 @@ func (c change) undo() (Undone, error) {
 		}
 	case "":
 		u.Action, u.Reason = "left", "the file no longer exists"
+		if len(c.Entries) > 0 { // whose old values must not be forgotten
+			return u, errors.New("the file no longer exists; restore it, or create it with {}")
+		}
 		return u, nil
 	}
 	if len(c.Entries) == 0 && now.hash() != c.After {

@@ -71,8 +71,8 @@ func (o ViewOptions) check() error {
 	if !slices.Contains([]ToolMode{ToolsAuto, ToolsAll, ToolsSearch}, o.Tools) {
 		return fmt.Errorf("tools %q: want auto, all or search", o.Tools)
 	}
-	if o.NameLimit < 24 || o.NameLimit > wire.MaxToolName {
-		return fmt.Errorf("name limit %d: want 24 to %d", o.NameLimit, wire.MaxToolName)
+	if o.NameLimit < wire.MinToolName || o.NameLimit > wire.MaxToolName {
+		return fmt.Errorf("name limit %d: want %d to %d", o.NameLimit, wire.MinToolName, wire.MaxToolName)
 	}
 	if o.SearchOver < 0 {
 		return fmt.Errorf("search over %d: want a number of tools", o.SearchOver)

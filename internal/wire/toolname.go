@@ -12,6 +12,9 @@ import (
 // MaxToolName is the longest registered name, in bytes: what agents' APIs accept.
 const MaxToolName = 64
 
+// MinToolName is the least limit to which names may be shortened: there must be room for a distinction.
+const MinToolName = 24
+
 // ToolKey identifies a tool by its extension's id and its local name. Its String, id/tool, always resolves.
 type ToolKey struct {
 	ID   string `json:"id"`
