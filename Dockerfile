@@ -34,6 +34,8 @@ CMD ["--http", ":8080"]
 
 FROM $BRIDGE_BASE AS stdio-bridge
 COPY --from=binaries /dist/stdio-bridge /stdio-bridge
+# npx, uvx and go run write to the home directory; the root file system may be read-only.
+ENV HOME=/tmp
 USER 65532:65532
 EXPOSE 8080
 ENTRYPOINT ["/stdio-bridge"]

@@ -147,7 +147,7 @@ func mcpUnit(t *testing.T, door string) process {
 	context := filepath.Join(t.TempDir(), "nats.json")
 	writeFile(t, context, `{"url": "nats://127.0.0.1:1"}`)
 	words := strings.Fields(strings.NewReplacer("127.0.0.1:7331", door, "127.0.0.1:8225", "127.0.0.1:0",
-		"/etc/extmesh/tokens.yaml", tokens(t, "ada"), "%d/nats.json", context).Replace(start))
+		"/etc/extmesh/tokens.yaml", tokens(t, "ada"), "${CREDENTIALS_DIRECTORY}/nats.json", context).Replace(start))
 	return process{name: "mcp", program: "extctl", args: words[1:]}
 }
 

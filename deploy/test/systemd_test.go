@@ -56,11 +56,11 @@ func systemdUnits(t *testing.T, dir string, swap *strings.Replacer) (units []pro
 		if load := s["Service.LoadCredential"]; len(load) != 1 || !strings.HasPrefix(load[0], "nats.json:/etc/extmesh/") {
 			t.Errorf("%s: LoadCredential %q", program, load)
 		}
-		env := map[string]string{}
+		env := map[string]string{"CREDENTIALS_DIRECTORY": mine}
 		if program == "stdio-bridge" {
 			env["BRIDGE_NAME"] = user
 		}
-		words := strings.Fields(os.Expand(strings.ReplaceAll(start[0], "%d", mine), func(k string) string {
+		words := strings.Fields(os.Expand(start[0], func(k string) string {
 			if env[k] == "" {
 				t.Errorf("%s: no value for %s", program, k)
 			}

@@ -56,10 +56,10 @@ func (h *httpServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // refuse refuses a request. Only mistakes that an attacker makes, or a client with an old token, are counted and logged.
-func (h *httpServer) refuse(w http.ResponseWriter, f *fault, principal string) {
+func (h *httpServer) refuse(w http.ResponseWriter, r *http.Request, f *fault, principal string) {
 	h.door.metrics.refuse(f.reason)
 	if more, ok := h.log.next(f.reason, time.Now()); ok {
-		h.door.opt.Logger.Warn("request refused", "status", f.status, "reason", f.text, "client", principal, "more", more)
+		h.door.opt.Logger.Warn("request refused", "status", f.status, "reason", f.text, "client", principal, "remote", r.RemoteAddr, "more", more)
 	}
 	f.write(w)
 }

@@ -139,7 +139,7 @@ func (f *fault) write(w http.ResponseWriter) {
 
 func (h *httpServer) serve(w *recorder, r *http.Request) {
 	if f := h.checkOrigin(w, r); f != nil {
-		h.refuse(w, f, "")
+		h.refuse(w, r, f, "")
 		return
 	}
 	view, ok := h.viewOf(r.URL.Path)
@@ -158,7 +158,7 @@ func (h *httpServer) serve(w *recorder, r *http.Request) {
 		f = x.checkRate()
 	}
 	if f != nil {
-		h.refuse(w, f, token.Name)
+		h.refuse(w, r, f, token.Name)
 		return
 	}
 	switch {

@@ -142,7 +142,7 @@ func (x *exchange) checkRate() *fault {
 // tooMany refuses a request for another session or stream.
 func (x *exchange) tooMany(what string) {
 	x.w.Header().Set("Retry-After", "60")
-	x.h.refuse(x.w, &fault{http.StatusServiceUnavailable, "there are too many " + what + ": try again later", what}, x.token.Name)
+	x.h.refuse(x.w, x.r, &fault{http.StatusServiceUnavailable, "there are too many " + what + ": try again later", what}, x.token.Name)
 }
 
 // checkTypes checks the headers about the format of a message.

@@ -60,7 +60,7 @@ async function handle(method, params, signal) {
       return { tools: list };
   }
   const name = method.startsWith("tools/") ? method.slice("tools/".length) : "";
-  if (!Object.hasOwn(tools, name)) throw failure(-32601, `${id} has no method ${method}`);
+  if (!Object.hasOwn(tools, name)) throw ours(-32601, `${id} has no method ${method.slice(0, 100)}`, { kind: "method_not_found", ran: "no" });
   const { _meta, ...args } = params ?? {};
   return tools[name].run(args, signal);
 }
@@ -95,7 +95,7 @@ async function handleRequest(err, m) {
     requestID = request.id;
     const { timeout, callID } = limits(m.headers);
     if (running.size >= maxInflight)
-      throw failure(-32005, `${maxInflight} calls are already running`, { kind: "overloaded", ran: "no", limit: maxInflight, retry_after_ms: 50 });
+      throw ours(-32005, `${maxInflight} calls are already running`, { kind: "overloaded", ran: "no", limit: maxInflight, retry_after_ms: 50 });
     const aborter = new AbortController();
     if (callID) key = callID;
     running.set(key, aborter);
