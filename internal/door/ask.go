@@ -101,7 +101,7 @@ func (c asks) prompt(name string) (t *callee, own string, err *rpc.Error) {
 	if e := list.byKey[name]; e != nil {
 		return t, e.key.Tool, c.locate(t, e.key.ID)
 	}
-	if c.door.mesh.Load() == nil {
+	if !c.door.isReady() { // the catalog may not have been read yet
 		return nil, "", unreachable(t).error()
 	}
 	text := "There is no prompt " + clip(name, 128) + " here."
@@ -122,7 +122,7 @@ func (c asks) resource(era mcp.Era, uri string) (t *callee, own string, err *rpc
 	if id, ok := c.view.links.owner(v, c.view.opt, uri); ok {
 		return t, uri, c.locate(t, id)
 	}
-	if c.door.mesh.Load() == nil {
+	if !c.door.isReady() { // the catalog may not have been read yet
 		return nil, "", unreachable(t).error()
 	}
 	text := "Resource not found: " + clip(uri, 256) + "."

@@ -20,6 +20,7 @@ type call struct {
 	id      string
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
+	began   time.Time
 	counted bool      // it counts as a call in flight
 	subject string    // where the request was sent; guarded by Door.mu
 	via     *identity // with whose credentials; guarded by Door.mu
@@ -30,7 +31,7 @@ func (c *client) enter(ctx context.Context, q *request) *rpc.Error {
 	if q.running != nil || !q.isCall() {
 		return nil
 	}
-	running := &call{client: c, id: string(q.id), counted: q.method != mcp.MethodListen}
+	running := &call{client: c, id: string(q.id), began: time.Now(), counted: q.method != mcp.MethodListen}
 	running.ctx, running.cancel = context.WithCancelCause(ctx)
 	c.mu.Lock()
 	_, duplicate := c.calls[running.id]
@@ -180,6 +181,9 @@ func (c *client) send(running *call, q *request, t *callee, do mesh.ToolCall) ([
 		return nil, noMesh(t, err), nil
 	}
 	defer release()
+	if running.isEnded() {
+		return nil, nil, errNoAnswer
+	}
 	ctx := running.ctx
 	if trace := q.params.Meta.Trace(); trace != "" {
 		ctx = mesh.WithTraceparent(ctx, trace)
@@ -221,7 +225,8 @@ func (c *client) failed(q *request, t *callee, err error) (*failure, *rpc.Error)
 		return nil, ownError(e, t, q.era)
 	}
 	t.refresh(c.door.mesh.Load().catalog)
-	return explain(t, err, c.door.opt.CallTimeout, time.Now()), nil
+	now := time.Now()
+	return explain(t, err, min(c.door.opt.CallTimeout, now.Sub(q.running.began)), now), nil
 }
 
 // refresh reads what the catalog has on the extension now.

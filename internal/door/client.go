@@ -92,7 +92,9 @@ func (c *client) serve(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 	err := c.enter(ctx, q)
 	if err == nil {
 		defer q.running.leave()
-		result, err = c.result(ctx, q)
+		if result, err = c.result(ctx, q); q.running != nil && context.Cause(q.running.ctx) == errCancelled {
+			result, err = nil, errNoAnswer
+		}
 	}
 	c.door.metrics.count(q, began, err)
 	return result, err

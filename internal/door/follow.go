@@ -3,6 +3,7 @@ package door
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/url"
 	"strings"
 	"sync"
@@ -42,19 +43,22 @@ type source struct {
 	users map[*follower]int // with the number of their resources
 }
 
+// errFull is returned by add if too many resources are followed.
+var errFull = errors.New("too many subscriptions")
+
 // add passes the updates of an extension to f.
-func (u *updates) add(from *backend, id string, f *follower) (ok bool) {
+func (u *updates) add(from *backend, id string, f *follower) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.count >= maxFollowedOfDoor {
-		return false
+		return errFull
 	}
 	s := u.sources[id]
 	if s == nil {
 		s = &source{users: map[*follower]int{}}
 	}
-	if !u.connect(s, from, id) {
-		return false
+	if err := u.connect(s, from, id); err != nil {
+		return err
 	}
 	if u.sources == nil {
 		u.sources = map[string]*source{}
@@ -62,34 +66,36 @@ func (u *updates) add(from *backend, id string, f *follower) (ok bool) {
 	u.sources[id] = s
 	s.users[f]++
 	u.count++
-	return true
+	return nil
 }
 
 // connect makes a source use a connection to the mesh. The caller holds mu.
-func (u *updates) connect(s *source, from *backend, id string) bool {
-	if s.from == from {
-		return true
-	}
-	if from.events == nil {
-		return false
+func (u *updates) connect(s *source, from *backend, id string) error {
+	switch {
+	case from == nil || from.events == nil:
+		return errNotConnected
+	case s.from == from:
+		return nil
 	}
 	stop, err := from.events(id, func(notification []byte) { u.receive(s, id, notification) })
 	if err != nil {
-		return false
+		return err
 	}
 	if s.stop != nil {
 		s.stop()
 	}
 	s.from, s.stop = from, stop
-	return true
+	return nil
 }
+
+var errNotConnected = errors.New("there is no connection to the mesh")
 
 // reconnect makes the sources use another connection to the mesh.
 func (u *updates) reconnect(from *backend) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for id, s := range u.sources {
-		u.connect(s, from, id) // if it fails, the connection has ended, and another one follows
+		_ = u.connect(s, from, id) // if it fails, the connection has ended, and another one follows
 	}
 }
 
@@ -160,9 +166,16 @@ func (f *follower) add(uri string, to followed) (turn int, known bool, e *rpc.Er
 		f.resources[uri] = was
 		return was.turn, true, nil
 	}
-	from := f.client.door.mesh.Load()
-	if f.ended || len(f.resources) >= maxFollowed || from == nil || !f.client.door.updates.add(from, to.id, f) {
+	err := errFull
+	if !f.ended && len(f.resources) < maxFollowed {
+		err = f.client.door.updates.add(f.client.door.mesh.Load(), to.id, f)
+	}
+	switch err {
+	case nil:
+	case errFull:
 		return 0, false, mcp.NewError(rpc.CodeInvalidRequest, "too many subscriptions to resources: end one of them first", nil)
+	default:
+		return 0, false, unreachable(&callee{noun: nounResource, name: uri}).error()
 	}
 	if f.resources == nil {
 		f.resources = map[string]followed{}
@@ -254,16 +267,16 @@ func (f *follower) renew(ctx context.Context, now bool) {
 		}
 		now = false
 		hung := map[string]bool{} // extensions that have not answered in time
-		for _, to := range f.all() {
+		for uri, to := range f.all() {
 			if !hung[to.id] {
-				hung[to.id] = !f.renewOne(ctx, to)
+				hung[to.id] = !f.renewOne(ctx, uri, to)
 			}
 		}
 	}
 }
 
 // renewOne reports whether the request can be sent again soon.
-func (f *follower) renewOne(ctx context.Context, to followed) bool {
+func (f *follower) renewOne(ctx context.Context, uri string, to followed) bool {
 	ctx, cancel := context.WithTimeout(ctx, followTimeout)
 	defer cancel()
 	b, _, release, err := f.client.mesh(ctx)
@@ -274,10 +287,22 @@ func (f *follower) renewOne(ctx context.Context, to followed) bool {
 	if e, ok := b.catalog.Get(to.id); !ok || !e.State.Available {
 		return false
 	}
-	if _, err = b.client.CallExt(ctx, to.id, mcp.MethodSubscribe, uriParams(to.uri)); err != nil && ctx.Err() == nil {
+	if _, err = b.client.CallExt(ctx, to.id, mcp.MethodSubscribe, uriParams(to.uri)); err == nil {
+		f.renewed(uri, to.turn)
+	} else if ctx.Err() == nil {
 		f.client.door.opt.Logger.Debug("a subscription to a resource was not renewed", "extension", to.id, "error", err)
 	}
 	return ctx.Err() == nil
+}
+
+// renewed notes that the extension has accepted a subscription.
+func (f *follower) renewed(uri string, turn int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if to, known := f.resources[uri]; known && to.turn == turn {
+		to.settled = true
+		f.resources[uri] = to
+	}
 }
 
 func uriParams(uri string) []byte { return append(append([]byte(`{"uri":`), mcp.Quote(uri)...), '}') }
@@ -287,7 +312,7 @@ func (f *follower) updated(id, uri string, params []byte) {
 	known, found := "", false
 	for as, to := range f.all() {
 		switch {
-		case to.id != id:
+		case to.id != id, !to.settled && f.client.natsContext != "": // NATS may deny the client this extension
 		case to.uri == uri:
 			known, found = as, true
 		case !found && strings.HasPrefix(uri, strings.TrimSuffix(to.uri, "/")+"/") && f.client.view.opt.permitsEntry(resources, id, uri):

@@ -199,12 +199,12 @@ func TestRenewal(t *testing.T) {
 	if _, _, err := f.add("file:///a/b", followed{id: "one", uri: "file:///a/b"}); err != nil {
 		t.Fatal(err)
 	}
-	if !f.renewOne(t.Context(), followed{id: "one", uri: "file:///a/b"}) || <-subscribed != `one {"uri":"file:///a/b"}` {
+	if !f.renewOne(t.Context(), "", followed{id: "one", uri: "file:///a/b"}) || <-subscribed != `one {"uri":"file:///a/b"}` {
 		t.Error("the subscription was not repeated")
 	}
 	b.state("one", "restarting", "")
-	natstest.Eventually(t, "the extension is away", func() bool { return !f.renewOne(t.Context(), followed{id: "one", uri: "file:///a/b"}) })
-	if f.renewOne(t.Context(), followed{id: "gone", uri: "x"}) {
+	natstest.Eventually(t, "the extension is away", func() bool { return !f.renewOne(t.Context(), "", followed{id: "one", uri: "file:///a/b"}) })
+	if f.renewOne(t.Context(), "", followed{id: "gone", uri: "x"}) {
 		t.Error("an extension that does not exist was asked")
 	}
 	f.keep()

@@ -20,6 +20,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/mcp"
 	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
 // writeTokens writes a file in which each name has the token secret-<name>. more are further members of all entries.
@@ -370,6 +371,63 @@ func TestRoomForSessions(t *testing.T) {
 		all.end(n)
 	}
 	all.endAll()
+}
+
+// TestRoomInFullServer: unused sessions of any token make room, those in use do not.
+func TestRoomInFullServer(t *testing.T) {
+	all := newSessions(4)
+	defer all.endAll()
+	d := runDoor(t, Options{})
+	add := func(principal string) (*session, bool) { return all.add(d.newClient(d.view, principal), true) }
+	var sessions []*session
+	for _, principal := range []string{"ada", "ada", "bob", "bob"} {
+		n, _ := add(principal)
+		sessions = append(sessions, n)
+	}
+	if _, ok := add("carl"); ok {
+		t.Error("a session in use made room")
+	}
+	for i, n := range sessions {
+		n.used = time.Now().Add(-time.Duration(i+2) * replaceAfter)
+	}
+	if _, ok := add("carl"); !ok || all.get(sessions[3].id) != nil {
+		t.Error("the session that was not used for longest is still there")
+	}
+	if _, ok := add("ada"); !ok || all.get(sessions[1].id) != nil || all.get(sessions[2].id) == nil {
+		t.Error("a token with half of the sessions did not replace its own")
+	}
+}
+
+// TestUpdatesOfContext: a client with NATS credentials of its own gets the updates of an extension when it has subscribed there
+// with them.
+func TestUpdatesOfContext(t *testing.T) {
+	d := runDoor(t, Options{})
+	var sent []string
+	f := &follower{client: d.newClient(d.view, "ada"), send: func(message []byte) { sent = append(sent, string(message)) },
+		resources: map[string]followed{"u": {id: "x", uri: "u", turn: 1}}}
+	for _, natsContext := range []string{"", "ada.json"} {
+		f.client.natsContext = natsContext
+		f.updated("x", "u", []byte(`{"uri":"u"}`))
+	}
+	if len(sent) != 1 {
+		t.Errorf("before it has subscribed: %q", sent)
+	}
+	f.renewed("u", 1)
+	if f.updated("x", "u", []byte(`{"uri":"u"}`)); len(sent) != 2 {
+		t.Errorf("after it has: %q", sent)
+	}
+}
+
+// TestTimeoutText: an answer that was lost, or a limit of the bridge, ends a call before its time is over.
+func TestTimeoutText(t *testing.T) {
+	d := newBed(t).door(Options{CallTimeout: 5 * time.Minute})
+	c := d.newClient(d.view, "")
+	for took, want := range map[time.Duration]string{5 * time.Second: "within 5s", 6 * time.Minute: "within 5m"} {
+		f, e := c.failed(&request{running: &call{client: c, began: time.Now().Add(-took)}}, &callee{name: "x"}, rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "late"))
+		if e != nil || !strings.Contains(f.error().Message, want+", and was cancelled") {
+			t.Errorf("after %v: %v, %v", took, f.error(), e)
+		}
+	}
 }
 
 // TestRoomForIdentities: the connection that was not used for longest makes room for another client's; one in use does not.

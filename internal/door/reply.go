@@ -104,12 +104,15 @@ func (p *reply) event(message []byte) {
 	p.flush()
 }
 
+// slowest is how many bytes a second a client must read of a large event.
+const slowest = 128 << 10
+
 // write writes to the client. After an error nothing is written any more. The caller holds mu.
 func (p *reply) write(text []byte) {
 	if p.failed {
 		return
 	}
-	_ = http.NewResponseController(p.x.w).SetWriteDeadline(time.Now().Add(eventTimeout))
+	_ = http.NewResponseController(p.x.w).SetWriteDeadline(time.Now().Add(eventTimeout + time.Duration(len(text))*time.Second/slowest))
 	_, err := p.x.w.Write(text)
 	p.failed = err != nil
 }

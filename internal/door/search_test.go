@@ -187,8 +187,15 @@ func TestSearchDecidedOnce(t *testing.T) {
 	}
 	const list = `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
 	p.ask(hello("x"))
+	p.send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	if got := p.ask(list); !strings.Contains(got, `"tools":[]`) {
+		t.Errorf("the list without a mesh is %s", got)
+	}
 	b.attach(d)
 	natstest.Eventually(t, "the door has read the catalog", d.isReady)
+	if got := p.next(); !strings.Contains(got, "notifications/tools/list_changed") {
+		t.Errorf("after the mesh has appeared: %s", got)
+	}
 	if got := p.ask(list); !strings.Contains(got, toolSearch) {
 		t.Errorf("the list of a large mesh is %s", got)
 	}

@@ -54,17 +54,18 @@ type sessions struct {
 
 func newSessions(limit int) *sessions { return &sessions{max: limit, all: map[string]*session{}} }
 
-// add makes a session. If there are too many, or half of them are those of the client's token, it takes the place of the one of
-// the same token that was not used for longest; ok is false if all were used within a minute.
+// add makes a session. If there are too many, it takes the place of the one that was not used for longest, of any token; if half
+// of them are those of the client's token, of one of these. ok is false if all were used within a minute.
 func (s *sessions) add(c *client, numbered bool) (*session, bool) {
 	n := &session{id: rand.Text(), client: c, all: s, numbered: numbered, streams: map[string]*stream{}, used: time.Now(), main: newStream("main", numbered)}
 	n.ctx, n.cancel = context.WithCancelCause(context.Background()) // a session outlives the request that began it
 	n.unlisten = c.notifyClient(func(message []byte) { n.main.add(message) })
 	s.mu.Lock()
-	full := len(s.all) >= s.max || c.principal != "" && s.countLocked(c.principal) >= max(1, s.max/2)
+	own := c.principal != "" && s.countLocked(c.principal) >= max(1, s.max/2)
+	full := len(s.all) >= s.max || own
 	var idle *session
 	if full {
-		idle = s.idlestLocked(c.principal, time.Now())
+		idle = s.idlestLocked(func(n *session) bool { return !own || n.client.principal == c.principal }, time.Now())
 	}
 	if !full || idle != nil {
 		s.all[n.id] = n
@@ -91,13 +92,12 @@ func (s *sessions) countLocked(principal string) (n int) {
 	return n
 }
 
-// idlestLocked is the session of a principal that was not used for longest, but at least for a minute; nil if there is none. The
-// caller holds mu.
-func (s *sessions) idlestLocked(principal string, now time.Time) (idlest *session) {
+// idlestLocked is the session that was not used for longest, but at least for a minute; nil if there is none. The caller holds mu.
+func (s *sessions) idlestLocked(among func(*session) bool, now time.Time) (idlest *session) {
 	last := now.Add(-replaceAfter)
 	for _, n := range s.all {
 		n.mu.Lock()
-		if n.client.principal == principal && n.open == 0 && n.used.Before(last) {
+		if among(n) && n.open == 0 && n.used.Before(last) {
 			idlest, last = n, n.used
 		}
 		n.mu.Unlock()
