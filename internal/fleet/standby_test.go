@@ -77,8 +77,10 @@ func TestRestoredAlertEnds(t *testing.T) {
 	spec := []byte(`{"id":"x","version":"1.0.0","subject":"ext.x.rpc","tools":[],"diagnostics":[
 		{"level":"warn","code":"new_host","message":"instance i announced version 2.0.0 on evil, a new host of this extension; it has run on good"},
 		{"level":"warn","code":"new_host","message":"instance ii announced version 2.0.0 on evil, a new host of this extension; it has run on good"}]}`)
-	if !x.restore(spec, at) || !x.restore(spec, at) || len(x.alerts) != 2 {
-		t.Fatalf("restored: %+v", x.alerts)
+	for range 2 {
+		if !x.restore(spec, at) || len(x.alerts) != 2 {
+			t.Fatalf("restored: %+v", x.alerts)
+		}
 	}
 	if f.dropAlerts(x, "i", at); len(x.alerts) != 1 || !x.alerts[0].isAbout("ii") {
 		t.Errorf("after the end of i: %+v", x.alerts)
