@@ -250,6 +250,7 @@ func testProtocol(t *testing.T, id string, command []string) {
 		{body: `{"jsonrpc":"2.0","id":null,"method":"ping"}`, id: `null`, code: rpc.CodeInvalidRequest},
 		{body: `{"jsonrpc":"2.0","id":1,"method":"shutdown"}`, id: `1`, code: rpc.CodeMethodNotFound},
 		{body: `{"jsonrpc":"2.0","id":1,"method":"tools/constructor"}`, id: `1`, code: rpc.CodeMethodNotFound},
+		{body: `{"jsonrpc":"2.0","id":1,"method":"a\n` + strings.Repeat("b", 1000) + `"}`, id: `1`, code: rpc.CodeMethodNotFound}, // it goes into a header
 		{body: ping, header: map[string]string{"Ext-Timeout": "soon"}, id: `"x"`, code: rpc.CodeInvalidRequest},
 		{body: ping, header: map[string]string{"Ext-Deadline": past}, id: `"x"`}, // from a caller with a wrong clock
 		{body: slow[id], header: map[string]string{"Ext-Timeout": "20"}, id: `7`, code: rpc.CodeTimeout, ran: "maybe"},

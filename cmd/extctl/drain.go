@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -226,17 +227,15 @@ func undrain(ctx context.Context, s *session, o drainOptions, id string) error {
 		s.note("%s has no drained instances", terminal.Clean(o.words(id)))
 	}
 	began := time.Now()
-	spots = slices.DeleteFunc(spots, func(p spot) bool {
-		asking, cancel := context.WithTimeout(ctx, requestTimeout) // a bridge that hangs has used up the time of the first requests
-		defer cancel()
-		a := requestBridge[operated](asking, s, p.bridge, "restart", map[string]string{"id": p.id, "instance": p.instance})
-		if a.err != nil {
-			failed = append(failed, s.failureOf(p.bridge, a.err))
-		}
-		return a.err != nil
-	})
+	spots, failed = restartEach(ctx, s, spots, failed)
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	for _, p := range spots {
 		if err := awaitReady(ctx, s, p, instanceTimeout); err != nil {
+			if !s.json {
+				_ = failed.report(s.app) // the error is more important
+			}
 			return fail(exitCode(err), "%s on %s did not come back: %w", p.id, p.name(), err).
 				with("extctl logs "+p.id+" --bridge "+p.bridge+" shows its output", nil)
 		}
@@ -248,4 +247,27 @@ func undrain(ctx context.Context, s *session, o drainOptions, id string) error {
 		return printBridges(s, operatedOn(spots), failed)
 	}
 	return failed.report(s.app)
+}
+
+// restartEach requests the restart of instances, at the same time. It returns those that restart, and the bridges that fail.
+func restartEach(ctx context.Context, s *session, spots []spot, failed failures) ([]spot, failures) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	errs := make([]error, len(spots))
+	var wg sync.WaitGroup
+	for n, p := range spots {
+		wg.Go(func() { // ends with ctx
+			errs[n] = requestBridge[operated](ctx, s, p.bridge, "restart", map[string]string{"id": p.id, "instance": p.instance}).err
+		})
+	}
+	wg.Wait()
+	var restarting []spot
+	for n, p := range spots {
+		if errs[n] == nil {
+			restarting = append(restarting, p)
+		} else if !slices.ContainsFunc(failed, func(f failedJSON) bool { return f.Bridge == p.bridge }) {
+			failed = append(failed, s.failureOf(p.bridge, errs[n]))
+		}
+	}
+	return restarting, failed
 }

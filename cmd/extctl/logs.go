@@ -232,7 +232,11 @@ func (s logsCommand) past(ctx context.Context) (past []logLine, failed failures,
 		if r.err != nil {
 			return nil, nil, r.err
 		}
-		failed = append(failed, r.failed...)
+		for _, f := range r.failed { // a bridge of several extensions fails once
+			if !slices.ContainsFunc(failed, func(g failedJSON) bool { return g.Bridge == f.Bridge && g.code == f.code }) {
+				failed = append(failed, f)
+			}
+		}
 		for _, a := range r.answers {
 			answered = true
 			past = append(past, slices.DeleteFunc(a.parsed.Lines, func(l logLine) bool { return !s.want.wants(l) })...)

@@ -28,7 +28,7 @@ func pingCmd(a *app) *cobra.Command {
 		Use:   "ping [ID]",
 		Short: "Send a ping to one extension or to all",
 		Args:  cobra.MaximumNArgs(1),
-		RunE: a.onMesh(0, func(ctx context.Context, s *session, args []string) error {
+		RunE: a.onMesh(pingsTimeout, func(ctx context.Context, s *session, args []string) error {
 			c, targets, err := pinged(ctx, s, args)
 			if err != nil {
 				return explainTimeout(err, cmp.Or(s.timeout, requestTimeout))
@@ -52,6 +52,9 @@ func pinged(ctx context.Context, s *session, args []string) (c *mesh.Catalog, ta
 	}
 	return c, ids(c), nil
 }
+
+// pingsTimeout limits the command; each ping has a limit of its own.
+const pingsTimeout = time.Hour
 
 // pingTimeout is how long an extension has to answer.
 const pingTimeout = 5 * time.Second
@@ -86,10 +89,13 @@ func pingAll(ctx context.Context, s *session, c *mesh.Catalog, targets []string)
 func ping(ctx context.Context, s *session, client *mesh.Client, c *mesh.Catalog, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
-	if e, ok := c.Get(id); ok && e.Spec.Subject != "" {
-		ctx, cancel = s.denied.watch(ctx, e.Spec.Subject)
-		defer cancel()
+	e, _ := c.Get(id)
+	subject := s.prefix.RPC(id)
+	if e.Spec != nil {
+		subject = cmp.Or(e.Spec.Subject, subject)
 	}
+	ctx, cancel = s.denied.watch(ctx, subject+`"`) // not those of instances: the client then uses this one
+	defer cancel()
 	_, err := client.CallExt(ctx, id, "ping", nil)
 	return cmp.Or(endedBy(ctx), err)
 }

@@ -44,6 +44,11 @@ func TestTap(t *testing.T) {
 			if _, err := nc.RequestMsg(m, time.Minute); err != nil {
 				t.Fatal(err)
 			}
+			select {
+			case code := <-tap.done:
+				t.Fatalf("exit code %d, %s", code, tap.err.String())
+			case <-time.After(5 * time.Millisecond):
+			}
 		}
 		cancel()
 		<-tap.done

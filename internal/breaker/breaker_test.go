@@ -271,7 +271,9 @@ func TestOnChangeCallsBack(t *testing.T) {
 	}
 }
 
-func TestDefaults(t *testing.T) {
+func TestDefaults(t *testing.T) { synctest.Test(t, defaults) }
+
+func defaults(t *testing.T) {
 	b := New("x", Settings{Delay: time.Hour}) // longer than the default MaxDelay: stays as it is
 	for range 5 {
 		tok, _ := b.Acquire()

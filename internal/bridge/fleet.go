@@ -73,9 +73,10 @@ func (f *fleet) planApplied() bool {
 func (f *fleet) start(ctx context.Context, w *workload, after <-chan struct{}, replaced []*instance) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	r := &deployment{workload: w, cancel: cancel, done: make(chan struct{})}
+	allDrained := len(replaced) > 0 && !slices.ContainsFunc(replaced, func(s *instance) bool { return !isDrained(s) })
 	for i := range max(1, w.replicas) {
 		s := f.newInstance(w, i)
-		if i < len(replaced) && isDrained(replaced[i]) {
+		if w.gated == "" && (allDrained || i < len(replaced) && isDrained(replaced[i])) { // a gated one has no calls
 			s.drain()
 		}
 		r.instances = append(r.instances, s)

@@ -21,7 +21,7 @@ func (s *instance) runRemote(ctx context.Context, ready func()) error {
 	defer stop(nil)
 	defer s.history.runEnded(nil, nil)
 	f := s.newForwarder()
-	r := &run{inst: s, f: f, start: start{release: func() {}}, end: stop, ready: func(*handshake) { ready() }}
+	r := &run{inst: s, f: f, start: start{release: func() {}}, end: stop, cut: make(chan struct{}), ready: func(*handshake) { ready() }}
 	f.remote = true
 	f.credentials = &credentials{show: func(reason string) { s.apply(state.Note, s.workload.clean(reason, maxReason)) }}
 	conn := remote.New(remote.Config{
@@ -44,7 +44,11 @@ func (s *instance) runRemote(ctx context.Context, ready func()) error {
 		context.AfterFunc(sessionCtx, func() { drainTimer.Stop() })
 	})()
 	var wg sync.WaitGroup
-	wg.Go(func() { stop(conn.Run(sessionCtx)) }) // owned here; ends with sessionCtx, or when the session fails
+	wg.Go(func() { // owned here; ends with sessionCtx, or when the session fails
+		err := conn.Run(sessionCtx)
+		time.AfterFunc(answerGrace, func() { close(r.cut) })
+		stop(err)
+	})
 	defer wg.Wait()
 	defer closeSession(nil)
 	err := r.handshakeAndServe(connCtx)

@@ -28,6 +28,7 @@ type run struct {
 	start start
 	end   func(why error)     // closes the connection and stops the child
 	ready func(hs *handshake) // called after the handshake
+	cut   chan struct{}       // closed answerGrace after the connection has ended
 
 	retryPause time.Duration    // of retryIncomplete
 	retry      *time.Timer      // of retryIncomplete; nil before it has run
@@ -80,7 +81,7 @@ func (s *instance) runChild(ctx context.Context, ready func()) error {
 				p.Terminate()
 			}
 		}
-		r := &run{inst: s, f: s.newForwarder(), start: start{p.Activity, release}, end: end, ready: func(hs *handshake) {
+		r := &run{inst: s, f: s.newForwarder(), start: start{p.Activity, release}, end: end, cut: make(chan struct{}), ready: func(hs *handshake) {
 			native.Store(hs.dialect == manifest.Ext)
 			ready()
 		}}
@@ -88,6 +89,7 @@ func (s *instance) runChild(ctx context.Context, ready func()) error {
 		conn := r.connect(connCtx, p)
 		conversation.Go(func() { // owned by runChild, which waits for it; ends with the process
 			err := conn.Run(context.WithoutCancel(ctx))
+			time.AfterFunc(answerGrace, func() { close(r.cut) })
 			end(cmp.Or(err, errClosedOutput))
 		})
 		err := r.handshakeAndServe(connCtx)
@@ -267,8 +269,8 @@ func (r *run) applyHandshake(hs *handshake) {
 	})
 }
 
-// answerGrace is how long callers may still receive large answers of a child that has ended or is being stopped. The next
-// child starts after that.
+// answerGrace is how long callers may still receive large answers of a child or a session that has ended. The next one starts
+// after that.
 const answerGrace = 2 * time.Second
 
 // serve answers calls until ctx ends.
@@ -279,8 +281,8 @@ func (r *run) serve(ctx context.Context) error {
 	return r.inst.serveHandler(ctx, r.f, serve.Options{
 		CallTimeout: r.inst.workload.limits.call, MaxCallTimeout: r.inst.workload.limits.maxCall,
 		MaxInflight: r.inst.workload.limits.maxInflight, DrainTimeout: r.inst.workload.limits.maxCall,
-		AnswerTimeout: r.inst.workload.limits.drain + answerGrace,
-		OnReady:       func() { r.inst.log.Info("extension ready", "dialect", dialect, "tools", tools) },
+		Cut:     r.cut,
+		OnReady: func() { r.inst.log.Info("extension ready", "dialect", dialect, "tools", tools) },
 	})
 }
 

@@ -76,7 +76,7 @@ func (r Reader) Event(m *nats.Msg) (Change, error) {
 func (r Reader) Pages(ctx context.Context, filter string, from uint64) iter.Seq2[[]Change, error] {
 	return func(yield func([]Change, error) bool) {
 		for {
-			page, pending, err := r.page(ctx, filter, from, r.scale()*pageMessages)
+			page, pending, err := r.page(ctx, filter, from, pageMessages)
 			if err != nil {
 				yield(nil, err)
 				return
@@ -91,13 +91,17 @@ func (r Reader) Pages(ctx context.Context, filter string, from uint64) iter.Seq2
 
 // page reads one page, and returns how many messages follow it.
 func (r Reader) page(ctx context.Context, filter string, from uint64, size int) (page []Change, pending int, err error) {
-	req, err := json.Marshal(map[string]any{
-		"next_by_subj": r.subject(filter), "seq": max(from, 1), "batch": size, "max_bytes": r.scale() * pageBytes,
-	})
-	if err != nil {
-		return nil, 0, err
-	}
 	for try := 1; ; try++ {
+		scale := r.scale()
+		if try > 1 { // a slow link may not be able to take a large one in time
+			scale = 1
+		}
+		req, err := json.Marshal(map[string]any{
+			"next_by_subj": r.subject(filter), "seq": max(from, 1), "batch": scale * size, "max_bytes": scale * pageBytes,
+		})
+		if err != nil {
+			return nil, 0, err
+		}
 		page, pending, err = r.tryPage(ctx, req)
 		if err == nil || try >= r.tries() || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
 			return page, pending, err

@@ -31,6 +31,7 @@ type run struct {
 	once       sync.Once     // for terminated
 
 	termSent time.Time // when SIGTERM was sent first
+	killed   time.Time // when SIGKILL was sent first
 
 	all sync.WaitGroup // the goroutines that Run waits for
 }
@@ -156,6 +157,7 @@ func (r *run) stop() {
 	if r.endsWithin(termWait, nil) {
 		return
 	}
+	r.killed = time.Now()
 	r.descendants.kill()
 	r.endsWithin(killWait, nil)
 }
@@ -243,15 +245,14 @@ func (r *run) endDescendants() error {
 	defer r.descendants.close()
 	defer r.stderr.out.cutOff()
 	defer r.stdout.cutOff()
-	var killed time.Time
 	for pause := time.Millisecond; !r.descendants.gone(); pause = min(2*pause, 20*time.Millisecond) {
 		switch {
 		case time.Since(r.termSent) < termWait:
 			r.descendants.terminate()
-		case killed.IsZero():
-			killed = time.Now() // after termWait, or later if this machine stood still
+		case r.killed.IsZero():
+			r.killed = time.Now() // after termWait, or later if this machine stood still
 			r.descendants.kill()
-		case time.Since(killed) < killWait:
+		case time.Since(r.killed) < killWait:
 			r.descendants.kill()
 		default:
 			return fmt.Errorf("process group %d is still running after SIGKILL; it may run as another user", r.pid)

@@ -136,7 +136,7 @@ func (c change) undo() (Undone, error) {
 		}
 	case "":
 		u.Action, u.Reason = "left", "the file no longer exists"
-		if len(c.Entries) > 0 { // whose old values must not be forgotten
+		if slices.ContainsFunc(c.Entries, func(e entryChange) bool { return e.Old != "" }) { // which must not be forgotten
 			return u, errors.New("the file no longer exists; restore it, or create it with {}")
 		}
 		return u, nil

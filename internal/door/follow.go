@@ -142,6 +142,7 @@ type followed struct {
 	turn    int  // differs after the subscription has ended and begun again
 	pending int  // requests for it
 	settled bool // a request for it has succeeded
+	missed  bool // an update came before that, which a client with NATS credentials of its own may not be permitted to get
 }
 
 // follower is the resources that a client follows, or one subscriptions/listen.
@@ -196,10 +197,22 @@ func (f *follower) settle(uri string, turn int, ok bool) {
 		return
 	}
 	to.pending--
-	to.settled = to.settled || ok
 	f.resources[uri] = to
-	if to.pending == 0 && !to.settled {
+	if ok {
+		f.settledLocked(uri)
+	} else if to.pending == 0 && !to.settled {
 		f.removeLocked(uri)
+	}
+}
+
+// settledLocked notes that an extension has accepted a request, and sends the update that came before. The caller holds mu.
+func (f *follower) settledLocked(uri string) {
+	to := f.resources[uri]
+	missed := to.missed
+	to.settled, to.missed = true, false
+	f.resources[uri] = to
+	if missed {
+		f.notify([]byte("{}"), uri)
 	}
 }
 
@@ -300,8 +313,7 @@ func (f *follower) renewed(uri string, turn int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if to, known := f.resources[uri]; known && to.turn == turn {
-		to.settled = true
-		f.resources[uri] = to
+		f.settledLocked(uri)
 	}
 }
 
@@ -312,7 +324,11 @@ func (f *follower) updated(id, uri string, params []byte) {
 	known, found := "", false
 	for as, to := range f.all() {
 		switch {
-		case to.id != id, !to.settled && f.client.natsContext != "": // NATS may deny the client this extension
+		case to.id != id:
+		case !to.settled && f.client.natsContext != "": // NATS may deny the client this extension
+			if to.uri == uri {
+				f.miss(as)
+			}
 		case to.uri == uri:
 			known, found = as, true
 		case !found && strings.HasPrefix(uri, strings.TrimSuffix(to.uri, "/")+"/") && f.client.view.opt.permitsEntry(resources, id, uri):
@@ -324,7 +340,22 @@ func (f *follower) updated(id, uri string, params []byte) {
 	if known == "" {
 		return
 	}
-	params, _ = jsonrpc.SetMember(params, "uri", mcp.Quote(known)) // it is an object
+	f.notify(params, known)
+}
+
+// miss notes an update that is sent when the extension has accepted the subscription.
+func (f *follower) miss(uri string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if to, known := f.resources[uri]; known && !to.settled {
+		to.missed = true
+		f.resources[uri] = to
+	}
+}
+
+// notify sends a notification with these params, which are an object, about a resource.
+func (f *follower) notify(params []byte, uri string) {
+	params, _ = jsonrpc.SetMember(params, "uri", mcp.Quote(uri))
 	if f.meta != "" {
 		params, _ = jsonrpc.SetMember(params, "_meta", []byte(f.meta))
 	}

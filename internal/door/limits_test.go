@@ -412,9 +412,12 @@ func TestUpdatesOfContext(t *testing.T) {
 	if len(sent) != 1 {
 		t.Errorf("before it has subscribed: %q", sent)
 	}
+	if f.renewed("u", 1); len(sent) != 2 || sent[1] != sent[0] {
+		t.Errorf("when it has, the update before that: %q", sent)
+	}
 	f.renewed("u", 1)
-	if f.updated("x", "u", []byte(`{"uri":"u"}`)); len(sent) != 2 {
-		t.Errorf("after it has: %q", sent)
+	if f.updated("x", "u", []byte(`{"uri":"u"}`)); len(sent) != 3 {
+		t.Errorf("after that: %q", sent)
 	}
 }
 
@@ -422,9 +425,9 @@ func TestUpdatesOfContext(t *testing.T) {
 func TestTimeoutText(t *testing.T) {
 	d := newBed(t).door(Options{CallTimeout: 5 * time.Minute})
 	c := d.newClient(d.view, "")
-	for took, want := range map[time.Duration]string{5 * time.Second: "within 5s", 6 * time.Minute: "within 5m"} {
+	for took, want := range map[time.Duration]string{time.Minute: "within 1m", 6 * time.Minute: "within 5m"} {
 		f, e := c.failed(&request{running: &call{client: c, began: time.Now().Add(-took)}}, &callee{name: "x"}, rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "late"))
-		if e != nil || !strings.Contains(f.error().Message, want+", and was cancelled") {
+		if e != nil || !strings.Contains(f.error().Message, want) || !strings.Contains(f.error().Message, ", and was cancelled") {
 			t.Errorf("after %v: %v, %v", took, f.error(), e)
 		}
 	}

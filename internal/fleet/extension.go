@@ -313,7 +313,7 @@ func (x *extension) restore(value []byte, now time.Time) bool {
 		Capabilities: wire.Capabilities{Channels: s.Channels, Providers: s.Providers},
 	}}
 	x.shown = a
-	x.alerts = slices.DeleteFunc(x.alerts, func(a alert) bool { return a.instance == restored })
+	x.alerts = slices.DeleteFunc(x.alerts, func(a alert) bool { return a.instance == restored && !slices.Contains(s.Diagnostics, a.diagnostic) })
 	for _, d := range s.Diagnostics {
 		if d.Code == codeNewHost || d.Code == codeVersionJump {
 			x.addAlert(alert{d, restored, now})

@@ -40,7 +40,7 @@ type Update struct {
 	Request   bool // messages are missing: the full inventory is needed
 	Complete  bool // the report now lists everything at the bridge; after a full inventory and each delta
 	Host      bool // Report.Host has changed
-	Skills    bool // the skills have changed
+	Skills    bool // the skills have changed, or may have: after a full inventory
 	Full      bool // with Complete: everything that is not in the report is gone
 
 	Changed []wire.InventoryInstance // new and changed entries

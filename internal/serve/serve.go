@@ -22,7 +22,9 @@ type Options struct {
 	MaxCallTimeout time.Duration // the longest timeout that a caller may set. Default 1 h
 	MaxInflight    int           // concurrent calls; further ones are answered with CodeOverloaded. Default 256
 	DrainTimeout   time.Duration // how long calls in flight may take after ctx has ended; then their contexts end. Default 30 s
-	AnswerTimeout  time.Duration // how long callers may take to receive large answers after ctx has ended. Default DrainTimeout
+
+	// When it is closed, what callers have not received yet of large answers is not sent. Nil: never.
+	Cut <-chan struct{}
 
 	// Called by Serve if they are not nil: OnReady when the instance becomes ready for the first time; OnRetired after ctx
 	// has ended, when new calls do not arrive any longer and those in flight are not complete yet.
@@ -34,7 +36,6 @@ func (o Options) withDefaults() Options {
 	o.MaxCallTimeout = cmp.Or(o.MaxCallTimeout, time.Hour)
 	o.MaxInflight = cmp.Or(o.MaxInflight, 256)
 	o.DrainTimeout = cmp.Or(o.DrainTimeout, 30*time.Second)
-	o.AnswerTimeout = cmp.Or(o.AnswerTimeout, o.DrainTimeout)
 	return o
 }
 
@@ -52,7 +53,6 @@ type service struct {
 
 	handlers sync.WaitGroup
 	closed   atomic.Bool
-	hurry    chan struct{} // closed when large answers have had their time
 	idle     chan struct{} // a message when no call is in flight any longer
 	calls    callList
 
@@ -101,7 +101,7 @@ func (inst *Instance) Serve(ctx context.Context, h rpc.Handler, opt Options) err
 // of it.
 func (inst *Instance) begin(ctx context.Context, h rpc.Handler, opt Options) (*service, error) {
 	n, a := inst.pub, inst.Announced()
-	s := &service{inst: inst, nc: n.nc, opt: opt.withDefaults(), h: h, idle: make(chan struct{}, 1), hurry: make(chan struct{}), denials: make(chan string, 1)}
+	s := &service{inst: inst, nc: n.nc, opt: opt.withDefaults(), h: h, idle: make(chan struct{}, 1), denials: make(chan string, 1)}
 	s.ctx, s.giveUp = context.WithCancel(context.WithoutCancel(ctx))
 	s.async, _ = h.(jsonrpc.AsyncHandler)
 	s.gathers, _ = h.(jsonrpc.Flusher)
@@ -167,7 +167,6 @@ func (s *service) enter(a wire.Announce) error {
 func (s *service) drain() error {
 	ctx, cancel := context.WithTimeout(s.ctx, s.opt.DrainTimeout)
 	defer cancel()
-	defer time.AfterFunc(s.opt.AnswerTimeout, func() { close(s.hurry) }).Stop()
 	err := s.inst.pub.stop(s.retire())
 	_ = s.flush(ctx, time.Second) // without a connection nothing more arrives
 	select {

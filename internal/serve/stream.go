@@ -230,7 +230,7 @@ func (c *call) awaitAck() bool {
 		return true
 	case <-f.left:
 	case <-t.C:
-	case <-c.s.hurry:
+	case <-c.s.opt.Cut:
 	case <-c.s.ctx.Done():
 	}
 	return false

@@ -5,7 +5,7 @@ import "time"
 // ledger is the restart history that the next decision depends on. It has no clock and no goroutine: its input is an
 // outcome and a time, its output the next step.
 type ledger struct {
-	restarts  []time.Time   // ends that led to a restart, oldest first, within the window
+	restarts  []time.Time   // ends that led to a restart, oldest first, within the window; during probation those before it
 	streak    int           // restarts since the backoff was last cleared
 	backoff   time.Duration // the last delay before jitter; 0: none yet in this streak
 	probation bool          // the run is a retry in the failed state and has not been healthy for ResetAfter

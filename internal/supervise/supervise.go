@@ -87,7 +87,7 @@ type Event struct {
 	Err      error         // why the last run ended; nil at the first start; after Restart it wraps ErrRestart
 	Ready    bool          // the run that ended had become ready (Restarting, Failed)
 	Delay    time.Duration // until the next run; Failed: 0 means only after Restart
-	Restarts int           // restarts in the window, including this one
+	Restarts int           // restarts in the window, including this one; after Failed those that led to it
 }
 
 // Options configure a Supervisor. Run is required.

@@ -179,7 +179,7 @@ func (r *reception) receive(ctx context.Context, p *place) (json.RawMessage, err
 // isDenied reports whether NATS has denied the request since it was sent. The connection keeps its last error only.
 func (r *reception) isDenied() bool {
 	err := r.c.nc.LastError()
-	return err != r.before && errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), `"`+r.t.to()+`"`)
+	return err != r.before && errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), `Publish to "`+r.t.to()+`"`)
 }
 
 func (r *reception) gaveUp(cause error) error {

@@ -137,9 +137,9 @@ func (b *inbox) expire() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if late := now.Sub(b.armed); late > standstill && !b.armed.IsZero() {
-		late += standstill
 		for _, p := range b.waiting {
-			p.heard, p.due, p.again = p.heard.Add(late), earlier(p.due.Add(late), p.deadline), earlier(p.again.Add(late), p.deadline)
+			shift := min(late, now.Sub(p.heard)) + standstill // something may have come since
+			p.heard, p.due, p.again = p.heard.Add(shift), earlier(p.due.Add(shift), p.deadline), earlier(p.again.Add(shift), p.deadline)
 		}
 	}
 	b.armed, b.fired = time.Time{}, now

@@ -39,7 +39,7 @@ type attempt struct {
 	result  json.RawMessage
 	err     error
 	origin  origin
-	refused bool // it was not made: a breaker is open
+	refused bool // it was not made: a breaker is open, or NATS has denied it
 }
 
 // mesh returns the error of an attempt that the extension itself did not answer; nil if it did, or if the error is not an

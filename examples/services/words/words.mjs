@@ -157,7 +157,7 @@ function respondError(m, requestID, e) {
   let h;
   if (e.ours) {
     h = headers();
-    h.set("Nats-Service-Error", error.message);
+    h.set("Nats-Service-Error", error.message.replace(/[\x00-\x1f\x7f]/g, " "));
     h.set("Nats-Service-Error-Code", String(error.code));
   }
   m.respond(JSON.stringify({ jsonrpc: "2.0", id: requestID, error }), { headers: h });
