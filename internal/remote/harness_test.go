@@ -178,7 +178,7 @@ func (e ended) Deliver(_ *jsonrpc.Exchange, r jsonrpc.Reply) { e <- r }
 type mcp struct {
 	t   testing.TB
 	srv *httptest.Server
-	pipes
+	*pipes
 
 	// What a test may set before it starts a client.
 	lose       func(w http.ResponseWriter, r *request)                  // answers for a session that is not known; default 404
@@ -203,7 +203,7 @@ func newMCP(t testing.TB) *mcp {
 
 // newPipedMCP is newMCP without a network, for a synctest bubble.
 func newPipedMCP(t testing.TB) *mcp {
-	m := &mcp{t: t, sessions: map[string]bool{}, pipes: make(pipes)}
+	m := &mcp{t: t, sessions: map[string]bool{}, pipes: &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}}
 	m.srv = httptest.NewUnstartedServer(m)
 	m.srv.Listener.Close()
 	m.srv.Listener = m.pipes
@@ -214,29 +214,35 @@ func newPipedMCP(t testing.TB) *mcp {
 }
 
 // pipes is a listener and what dials it.
-type pipes chan net.Conn
-
-func (p pipes) Accept() (net.Conn, error) {
-	conn, ok := <-p
-	if !ok {
-		return nil, net.ErrClosed
-	}
-	return conn, nil
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once // for closed: a server closes its listener twice
 }
 
-func (p pipes) Close() error {
-	defer func() { recover() }() // a server closes its listener twice
-	close(p)
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case conn := <-p.conns:
+		return conn, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	p.once.Do(func() { close(p.closed) })
 	return nil
 }
 
-func (p pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} }
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} }
 
-func (p pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	here, there := net.Pipe()
 	select {
-	case p <- there:
+	case p.conns <- there:
 		return here, nil
+	case <-p.closed: // a Transport may still dial for a request that has ended
+		return nil, net.ErrClosed
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
