@@ -306,3 +306,29 @@ func TestLogsOfSeveral(t *testing.T) {
 	cancel()
 	<-u.done
 }
+
+// TestLogsWithLostBridge: the logs of one extension are shown although the only bridge of the other is gone, in either order.
+func TestLogsWithLostBridge(t *testing.T) {
+	t.Parallel()
+	b, stop, err := newBed(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	b.putExtension(t, "x", "b1")
+	b.putExtension(t, "y", "gone")
+	if err := b.answer(wire.Prefix(wire.DefaultPrefix).Control("b1"), func(string, json.RawMessage) (string, *rpc.Error) {
+		return `{"lines":[{"id":"x","bridge":"b1","instance":"i","ts":"2026-01-02T03:04:05Z","line":"of x"}]}`, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, ids := range []string{"x y", "y x"} {
+		code, stdout, stderr := extctl(t.Context(), b.url, strings.Fields("logs "+ids)...)
+		if code != exitUnavailable || !strings.Contains(stdout, "of x") || !strings.Contains(stderr, "bridge gone is not available") {
+			t.Errorf("logs %s: exit code %d, %s%s", ids, code, stdout, stderr)
+		}
+	}
+	if code, stdout, _ := extctl(t.Context(), b.url, "logs", "y"); code != exitUnavailable || stdout != "" {
+		t.Errorf("logs y: exit code %d, %s", code, stdout)
+	}
+}

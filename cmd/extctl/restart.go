@@ -59,7 +59,7 @@ before it; with --wait, when the extension is ready and its tools are known.`,
 }
 
 func restart(ctx context.Context, s *session, o restartOptions, id string) error {
-	looking, cancel := context.WithTimeout(ctx, s.requestLimit())
+	looking, cancel := context.WithTimeout(ctx, requestLimit(s))
 	defer cancel()
 	e, bridges, err := o.choose(looking, s, id)
 	if err != nil {
@@ -122,7 +122,7 @@ func awaitReadyIf(ctx context.Context, s *session, wait bool, id string) error {
 
 // restartAtOnce restarts all selected instances, which run on bridges, at the same time.
 func restartAtOnce(ctx context.Context, s *session, o restartOptions, id string, bridges []string) error {
-	asking, cancel := context.WithTimeout(ctx, s.requestLimit())
+	asking, cancel := context.WithTimeout(ctx, requestLimit(s))
 	defer cancel()
 	before, _ := instancesOf(asking, s, id) // without it, the catalog is not waited for
 	answers, failed, err := askBridges[operated](asking, s, bridges, "restart", o.params(id))
@@ -384,7 +384,7 @@ func spotNames(spots []spot) []string {
 
 // requestLimit is the limit of the requests of a command that takes longer as a whole: half of the user's --timeout, so that a
 // bridge that hangs leaves time for the rest.
-func (s *session) requestLimit() time.Duration { return cmp.Or(s.timeout/2, requestTimeout) }
+func requestLimit(s *session) time.Duration { return cmp.Or(s.timeout/2, requestTimeout) }
 
 // isFinal reports whether a request would fail again.
 func isFinal(err error) bool {

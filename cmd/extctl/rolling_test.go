@@ -310,3 +310,58 @@ func TestLogsOfAnInstance(t *testing.T) {
 		}
 	}
 }
+
+// TestLastReady: an instance that refuses calls does not take the place of one that is drained.
+func TestLastReady(t *testing.T) {
+	open := &heartbeat.Breaker{State: heartbeat.BreakerOpen}
+	a, b := wire.InstanceState{Instance: "a", State: heartbeat.Ready}, wire.InstanceState{Instance: "b", State: heartbeat.Ready}
+	cut, lost := b, b
+	cut.Breaker, lost.State = open, heartbeat.Lost
+	for name, tt := range map[string]struct {
+		all  []wire.InstanceState
+		want bool
+	}{
+		"another one is ready": {[]wire.InstanceState{a, b}, false}, "it is cut off": {[]wire.InstanceState{a, cut}, true},
+		"it is lost": {[]wire.InstanceState{lost, a}, true}, "none is ready": {[]wire.InstanceState{lost}, false},
+	} {
+		if got := lastReady(tt.all, func(i wire.InstanceState) bool { return i.Instance == "a" }); got != tt.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// TestRestartWithReconnects: polls that fail for a while do not end a rolling restart.
+func TestRestartWithReconnects(t *testing.T) {
+	t.Parallel()
+	b, stop, err := newBed(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	f := newFakeFleet(t, b, "x", wire.InstanceState{Instance: "one", Bridge: "b1", State: heartbeat.Ready}, wire.InstanceState{Instance: "two", Bridge: "b2", State: heartbeat.Ready})
+	f.failing = 2
+	if code, stdout, stderr := extctl(t.Context(), b.url, "restart", "x"); code != 0 || strings.Count(stdout, "ready after") != 2 {
+		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
+	}
+}
+
+// TestRestartWaitJSON: if the wait fails, the error is the only object.
+func TestRestartWaitJSON(t *testing.T) {
+	t.Parallel()
+	b, stop, err := newBed(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	f := newFakeFleet(t, b, "x", wire.InstanceState{Instance: "one", Bridge: "b1", State: heartbeat.Ready}, wire.InstanceState{Instance: "two", Bridge: "b2", State: heartbeat.Ready})
+	f.shown = heartbeat.Spawning // and never ready
+	if !withTimeouts(func(timeout string) bool {
+		code, stdout, stderr := extctl(t.Context(), b.url, "restart", "x", "--wait", "--json", "--timeout", timeout)
+		if code == exitOK || strings.Count(stdout, "\n") > 1 || !json.Valid([]byte(stdout)) {
+			t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
+		}
+		return code == exitTimeout && len(f.requests()) == 2 // it was waiting
+	}) {
+		t.Error("it does not wait")
+	}
+}

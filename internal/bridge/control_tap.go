@@ -42,7 +42,7 @@ func (c *control) tap(params json.RawMessage) (json.RawMessage, error) {
 			return
 		}
 		over := sendTapped(ctx, m, t, d)
-		stop() // before the end is sent: who receives it may begin another tap
+		stop() // before the end is sent: its receiver may begin another tap
 		if over {
 			respond(m, "end", map[string]any{"dropped": t.Dropped.Load()})
 		}

@@ -15,7 +15,7 @@ import (
 type run struct {
 	spec        *Spec
 	proc        *os.Process
-	pid         int // also of its group; proc forgets it when it is released
+	pid         int // also of its group; proc has none after its release
 	handle      *exitHandle
 	descendants *descendants
 	began       time.Time

@@ -21,7 +21,7 @@ type outputPipe struct {
 	f        *os.File
 	raw      *rawio.File
 	finished <-chan struct{} // if set, an EOF is delayed a little until it is closed: then the reason is available
-	exited   func() bool     // set with finished: asks the system, which knows of the exit before end is called
+	exited   func() bool     // set with finished: reads from the system whether the process has exited, which may be before end is called
 	drained  chan struct{}   // closed before such an EOF
 	once     sync.Once       // for drained
 

@@ -177,7 +177,7 @@ func TestAssignmentsInFlags(t *testing.T) {
 	}
 }
 
-// TestUndoWithoutTheFile: the client's file is not there, and its old entries are not forgotten.
+// TestUndoWithoutTheFile: the client's file is missing, and its old entries are kept for another attempt.
 func TestUndoWithoutTheFile(t *testing.T) {
 	e, path := place(t, ".cursor/mcp.json", `{"mcpServers": {"a": {"command": "x"}}}`)
 	importCursor(t, e)
@@ -226,7 +226,7 @@ func TestPaths(t *testing.T) {
 }
 
 // TestOwnVariables: a variable in args that the entry takes from the client's environment is one of the environment; opencode's
-// references to files are relative to a directory that is not known.
+// references to files depend on an unknown directory.
 func TestOwnVariables(t *testing.T) {
 	claude, _ := Find("claude-code")
 	opencode, _ := Find("opencode")

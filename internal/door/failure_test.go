@@ -132,3 +132,15 @@ func TestDurationText(t *testing.T) {
 		}
 	}
 }
+
+// TestTimeoutText: an answer that was lost, or a limit of the bridge, ends a call before its time is over.
+func TestTimeoutText(t *testing.T) {
+	d := newBed(t).door(Options{CallTimeout: 5 * time.Minute})
+	c := d.newClient(d.view, "")
+	for took, want := range map[time.Duration]string{time.Minute: "within 1m", 6 * time.Minute: "within 5m"} {
+		f, e := c.failed(&request{running: &call{client: c, began: time.Now().Add(-took)}}, &callee{name: "x"}, rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "late"))
+		if e != nil || !strings.Contains(f.error().Message, want) || !strings.Contains(f.error().Message, ", and was cancelled") {
+			t.Errorf("after %v: %v, %v", took, f.error(), e)
+		}
+	}
+}

@@ -228,3 +228,26 @@ func TestGate(t *testing.T) {
 		t.Errorf("%d messages: %.100q", len(got), got)
 	}
 }
+
+// TestUpdatesOfContext: a client with NATS credentials of its own gets the updates of an extension when it has subscribed there
+// with them.
+func TestUpdatesOfContext(t *testing.T) {
+	d := runDoor(t, Options{})
+	var sent []string
+	f := &follower{client: d.newClient(d.view, "ada"), send: func(message []byte) { sent = append(sent, string(message)) },
+		resources: map[string]followed{"u": {id: "x", uri: "u", turn: 1}}}
+	for _, natsContext := range []string{"", "ada.json"} {
+		f.client.natsContext = natsContext
+		f.updated("x", "u", []byte(`{"uri":"u"}`))
+	}
+	if len(sent) != 1 {
+		t.Errorf("before it has subscribed: %q", sent)
+	}
+	if f.renewed("u", 1); len(sent) != 2 || sent[1] != sent[0] {
+		t.Errorf("when it has, the update before that: %q", sent)
+	}
+	f.renewed("u", 1)
+	if f.updated("x", "u", []byte(`{"uri":"u"}`)); len(sent) != 3 {
+		t.Errorf("after that: %q", sent)
+	}
+}

@@ -20,7 +20,6 @@ import (
 
 	"github.com/extmesh/extmesh/internal/mcp"
 	"github.com/extmesh/extmesh/pkg/mesh"
-	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
 // writeTokens writes a file in which each name has the token secret-<name>. more are further members of all entries.
@@ -395,41 +394,6 @@ func TestRoomInFullServer(t *testing.T) {
 	}
 	if _, ok := add("ada"); !ok || all.get(sessions[1].id) != nil || all.get(sessions[2].id) == nil {
 		t.Error("a token with half of the sessions did not replace its own")
-	}
-}
-
-// TestUpdatesOfContext: a client with NATS credentials of its own gets the updates of an extension when it has subscribed there
-// with them.
-func TestUpdatesOfContext(t *testing.T) {
-	d := runDoor(t, Options{})
-	var sent []string
-	f := &follower{client: d.newClient(d.view, "ada"), send: func(message []byte) { sent = append(sent, string(message)) },
-		resources: map[string]followed{"u": {id: "x", uri: "u", turn: 1}}}
-	for _, natsContext := range []string{"", "ada.json"} {
-		f.client.natsContext = natsContext
-		f.updated("x", "u", []byte(`{"uri":"u"}`))
-	}
-	if len(sent) != 1 {
-		t.Errorf("before it has subscribed: %q", sent)
-	}
-	if f.renewed("u", 1); len(sent) != 2 || sent[1] != sent[0] {
-		t.Errorf("when it has, the update before that: %q", sent)
-	}
-	f.renewed("u", 1)
-	if f.updated("x", "u", []byte(`{"uri":"u"}`)); len(sent) != 3 {
-		t.Errorf("after that: %q", sent)
-	}
-}
-
-// TestTimeoutText: an answer that was lost, or a limit of the bridge, ends a call before its time is over.
-func TestTimeoutText(t *testing.T) {
-	d := newBed(t).door(Options{CallTimeout: 5 * time.Minute})
-	c := d.newClient(d.view, "")
-	for took, want := range map[time.Duration]string{time.Minute: "within 1m", 6 * time.Minute: "within 5m"} {
-		f, e := c.failed(&request{running: &call{client: c, began: time.Now().Add(-took)}}, &callee{name: "x"}, rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "late"))
-		if e != nil || !strings.Contains(f.error().Message, want) || !strings.Contains(f.error().Message, ", and was cancelled") {
-			t.Errorf("after %v: %v, %v", took, f.error(), e)
-		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
@@ -89,6 +90,20 @@ func TestNoSkills(t *testing.T) {
 		clear(f.marks)
 		if f.bridges.replaceSkills(b, tc.skills); b.skills == nil || len(f.marks) != tc.marks {
 			t.Errorf("%v: stored %v, %d marks, want %d", tc.skills, b.skills, len(f.marks), tc.marks)
+		}
+	}
+}
+
+// TestSinceAfterAFastRestart: the restart was so fast that the catalog has never shown another state.
+func TestSinceAfterAFastRestart(t *testing.T) {
+	before := time.Unix(1000, 0).UTC()
+	now := before.Add(time.Hour)
+	health := liveness.Extension{State: heartbeat.Ready, Since: now, Instances: []liveness.Instance{{Instance: "i", State: heartbeat.Ready, Since: now, Restarts: 1}}}
+	for restarts, want := range map[uint64]time.Time{0: now, 1: before} {
+		old := &wire.StateDoc{State: heartbeat.Ready, Since: before, Instances: []wire.InstanceState{{Instance: "i", State: heartbeat.Ready, Since: before, Restarts: restarts}}}
+		d := newExtension("x", before).state(health, old)
+		if !d.Since.Equal(before) || !d.Instances[0].Since.Equal(want) {
+			t.Errorf("after %d restarts in the catalog: ready since %v, the instance since %v", restarts, d.Since, d.Instances[0].Since)
 		}
 	}
 }

@@ -112,3 +112,34 @@ func TestPendingHandshakes(t *testing.T) {
 		t.Errorf("%d handshakes are pending, want %d", started, maxPendingOf)
 	}
 }
+
+// TestForgetAtAStandby: an operator removes an instance of a bridge that is gone. A standby does not ping bridges.
+func TestForgetAtAStandby(t *testing.T) {
+	for state, forgotten := range map[heartbeat.State]bool{heartbeat.Lost: true, heartbeat.Ready: false} {
+		f := testFleet(t)
+		f.leads = false
+		f.send("host", "b", string(encode(t, message(wire.InventoryFull, 1, entry("x", "i", heartbeat.Ready)))))
+		f.catalog = &memCatalog{docs: map[string]Record{HostKey("b"): {Value: encode(t, wire.Host{Bridge: "b", State: state}), Revision: 1}}}
+		f.send("shutdown", "x", string(encode(t, wire.ShutdownNotice{ID: "x", Instance: "i", Reason: wire.ReasonRemoved})))
+		if gone := f.exts["x"] == nil; gone != forgotten {
+			t.Errorf("with a bridge that is %s, the extension is forgotten: %v", state, gone)
+		}
+	}
+}
+
+// TestBridgeAnswersAgain: the instances of a bridge that was lost are lost, too, until its inventory arrives.
+func TestBridgeAnswersAgain(t *testing.T) {
+	f := testFleet(t)
+	f.Elected(f.at)
+	f.send("host", "b", string(encode(t, message(wire.InventoryFull, 1, entry("x", "i", heartbeat.Ready)))))
+	b := f.bridges.byName["b"]
+	f.bridges.pinged(b, PingResult{Outcome: Answered}, f.at)
+	b.leaving = true
+	f.BridgeGone(ConfirmGone{"is gone", b}, f.at)
+	f.settle()
+	f.pending, f.at = nil, f.at.Add(time.Minute)
+	f.bridges.pinged(b, PingResult{Outcome: Answered}, f.at)
+	if r := effectOf[RequestInventory](t, f); r.Bridge != "b" {
+		t.Errorf("requested: %+v", r)
+	}
+}

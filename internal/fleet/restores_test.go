@@ -93,3 +93,50 @@ func TestRestoredDiagnostics(t *testing.T) {
 		t.Errorf("restored: %v", codes)
 	}
 }
+
+// TestSkillRemovedInTheMeantime: the last skill of a bridge was removed while no registry ran. The bridge's report and the
+// catalog arrive in either order.
+func TestSkillRemovedInTheMeantime(t *testing.T) {
+	for name, steps := range map[string][]string{"report first": {"report", "catalog"}, "catalog first": {"catalog", "report"}} {
+		f := testFleet(t)
+		f.catalog = &memCatalog{docs: map[string]Record{
+			HostKey("b"):        {Value: encode(t, wire.Host{Bridge: "b", Version: "1.0.0", State: heartbeat.Ready}), Revision: 1},
+			SkillKey("a"):       {Value: encode(t, wire.Skill{Name: "A", Dir: "a", Hosts: []string{"b"}}), Revision: 2},
+			SkillKey("another"): {Value: encode(t, wire.Skill{Name: "B", Dir: "another", Hosts: []string{"renamed"}}), Revision: 3},
+		}}
+		for _, step := range steps {
+			if step == "catalog" {
+				f.Elected(f.at)
+			} else {
+				f.send("host", "b", string(encode(t, message(wire.InventoryFull, 1))))
+			}
+			f.settle()
+		}
+		for _, key := range []string{SkillKey("a"), SkillKey("another")} {
+			if data, err := f.Document(key, nil, f.at); err != nil || data != nil {
+				t.Errorf("%s: %s is still %s, %v", name, key, data, err)
+			}
+		}
+		if f.bridges.byName["renamed"] != nil {
+			t.Errorf("%s: a bridge without a host document exists", name)
+		}
+	}
+}
+
+// TestRestoredAlertEnds: an alert that was read from the catalog ends with its instance, as others do.
+func TestRestoredAlertEnds(t *testing.T) {
+	at := time.Unix(1000, 0)
+	f := testFleet(t)
+	x := newExtension("x", at)
+	spec := []byte(`{"id":"x","version":"1.0.0","subject":"ext.x.rpc","tools":[],"diagnostics":[
+		{"level":"warn","code":"new_host","message":"instance i announced version 2.0.0 on evil, a new host of this extension; it has run on good"},
+		{"level":"warn","code":"new_host","message":"instance ii announced version 2.0.0 on evil, a new host of this extension; it has run on good"}]}`)
+	for range 2 {
+		if !x.restore(spec, at) || len(x.alerts) != 2 {
+			t.Fatalf("restored: %+v", x.alerts)
+		}
+	}
+	if f.dropAlerts(x, "i", at); len(x.alerts) != 1 || !x.alerts[0].isAbout("ii") {
+		t.Errorf("after the end of i: %+v", x.alerts)
+	}
+}

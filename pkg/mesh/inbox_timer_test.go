@@ -104,3 +104,31 @@ func TestSilenceAfterALateRead(t *testing.T) {
 		c.inbox.mu.Unlock()
 	})
 }
+
+// TestNoStandstill: calls without time left make the timer fire at once, which is not late.
+func TestNoStandstill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		b := inbox{waiting: map[string]*place{}}
+		open := func(token string, deadline time.Time) *place {
+			p := &place{token: token, replies: make(chan *nats.Msg, replyBacklog), deadline: deadline}
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.waiting[token] = p
+			p.heard = time.Now()
+			b.expect(p, p.heard.Add(wire.SuspectAfter), p.heard.Add(wire.SilenceLimit))
+			return p
+		}
+		silent := open("silent", began.Add(time.Hour))
+		for n := 0; len(silent.replies) == 0; n++ {
+			time.Sleep(100 * time.Millisecond)
+			<-open("late", time.Now().Add(-time.Minute)).replies
+		}
+		if took := time.Since(began); took > wire.SuspectAfter+200*time.Millisecond {
+			t.Errorf("the silent call has its first look after %v", took)
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.timer.Stop()
+	})
+}
