@@ -43,16 +43,16 @@ func (r *recorder) noteTool(q *request) {
 
 // ServeHTTP implements http.Handler.
 func (h *httpServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	began := time.Now()
 	rec := &recorder{ResponseWriter: w}
-	if r.Body != http.NoBody { // also of a request that is refused, whose body net/http reads before it sends the answer
-		_ = http.NewResponseController(w).SetReadDeadline(began.Add(bodyTimeout))
+	logger := h.door.opt.Logger
+	if !logger.Enabled(context.Background(), slog.LevelDebug) {
+		h.serve(rec, r)
+		return
 	}
+	began := time.Now()
 	h.serve(rec, r)
-	if logger := h.door.opt.Logger; logger.Enabled(context.Background(), slog.LevelDebug) {
-		logger.Debug("request", "method", r.Method, "path", clip(r.URL.Path, 128), "status", rec.status, "took", time.Since(began),
-			"client", rec.principal, "message", rec.method, "tool", rec.tool)
-	}
+	logger.Debug("request", "method", r.Method, "path", clip(r.URL.Path, 128), "status", rec.status, "took", time.Since(began),
+		"client", rec.principal, "message", rec.method, "tool", rec.tool)
 }
 
 // refuse refuses a request. Only mistakes that an attacker makes, or a client with an old token, are counted and logged.

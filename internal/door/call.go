@@ -33,13 +33,7 @@ func (c *client) enter(ctx context.Context, q *request) *rpc.Error {
 	}
 	running := &call{client: c, id: string(q.id), began: time.Now(), counted: q.method != mcp.MethodListen}
 	running.ctx, running.cancel = context.WithCancelCause(ctx)
-	c.mu.Lock()
-	_, duplicate := c.calls[running.id]
-	if !duplicate {
-		c.calls[running.id] = running
-	}
-	c.mu.Unlock()
-	if duplicate {
+	if !c.addCall(running) {
 		running.cancel(nil)
 		return mcp.NewError(rpc.CodeInvalidRequest, "a request with this id is still running", nil)
 	}
@@ -52,6 +46,20 @@ func (c *client) enter(ctx context.Context, q *request) *rpc.Error {
 	c.door.mu.Unlock()
 	q.running = running
 	return nil
+}
+
+// addCall adds a call, unless its id is that of another one in flight.
+func (c *client) addCall(running *call) bool {
+	if c.calls == nil {
+		return true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, duplicate := c.calls[running.id]; duplicate {
+		return false
+	}
+	c.calls[running.id] = running
+	return true
 }
 
 // leave ends what enter has begun.
@@ -174,13 +182,13 @@ func (c tools) forward(running *call, q *request, t *callee, args []byte) ([]byt
 // send sends a request to the mesh and waits for the result. If the mesh has failed, it returns how; the error is the
 // extension's own, or errNoAnswer.
 func (c *client) send(running *call, q *request, t *callee, do mesh.ToolCall) ([]byte, *failure, *rpc.Error) {
-	b, via, release, err := c.mesh(running.ctx)
+	b, via, err := c.mesh(running.ctx)
 	if err != nil && running.isEnded() {
 		return nil, nil, errNoAnswer
 	} else if err != nil {
 		return nil, noMesh(t, err), nil
 	}
-	defer release()
+	defer c.identities.release(via)
 	if running.isEnded() {
 		return nil, nil, errNoAnswer
 	}

@@ -23,7 +23,7 @@ type client struct {
 	follower    *follower // in a session of the legacy era
 
 	mu       sync.Mutex
-	calls    map[string]*call // in flight, by raw id
+	calls    map[string]*call // in flight, by raw id; nil for a modern HTTP request, which is alone
 	listens  int
 	legacy   bool         // it has listed something in the legacy era, or is initialized, and so gets that era's notifications
 	name     string       // from initialize

@@ -40,7 +40,7 @@ type HTTPOptions struct {
 // The times of HTTP.
 const (
 	headerTimeout  = 5 * time.Second
-	bodyTimeout    = 30 * time.Second
+	bodyTimeout    = 30 * time.Second // from the first byte of the request
 	idleTimeout    = 2 * time.Minute
 	replyTimeout   = time.Minute      // to write a JSON answer
 	eventTimeout   = 10 * time.Second // to write one event
@@ -77,7 +77,7 @@ func (d *Door) ServeHTTP(ctx context.Context, l net.Listener, o HTTPOptions) err
 	defer h.dialled.close()
 	defer h.sessions.endAll()
 	srv := &http.Server{
-		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 32 << 10, TLSConfig: o.TLS,
+		Handler: h, ReadHeaderTimeout: headerTimeout, ReadTimeout: bodyTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 32 << 10, TLSConfig: o.TLS,
 		ErrorLog: slog.NewLogLogger(d.opt.Logger.Handler(), slog.LevelDebug), // a failed TLS handshake for each port scan
 	}
 	l = rawio.Listener{Listener: l}
@@ -220,7 +220,9 @@ func writeJSON(w http.ResponseWriter, status int, body []byte) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(replyTimeout))
 	h := w.Header()
 	h["Content-Type"] = jsonType
-	h["Content-Length"] = []string{strconv.Itoa(len(body))} // a large body would be sent in chunks
+	if len(body) > 1024 { // net/http sends a small one with its length, and others in chunks
+		h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	}
 	w.WriteHeader(status)
 	_, _ = w.Write(body) // a client that has gone needs no answer
 }
@@ -275,9 +277,6 @@ func (x *exchange) readBody() ([]byte, *fault) {
 	} else {
 		body, err = io.ReadAll(io.LimitReader(x.r.Body, limit+1))
 	}
-	if err == nil && int64(len(body)) <= limit { // otherwise net/http would wait for the rest of the body without a limit
-		_ = http.NewResponseController(x.w).SetReadDeadline(time.Time{})
-	}
 	switch {
 	case int64(len(body)) > limit:
 		return nil, x.tooLarge()
@@ -285,6 +284,7 @@ func (x *exchange) readBody() ([]byte, *fault) {
 		x.w.Header().Set("Connection", "close")
 		return nil, &fault{status: http.StatusBadRequest, text: "the body is incomplete"}
 	}
+	_ = x.r.Body.Close() // it has been read: net/http need not look for the rest of it
 	return bytes.TrimSpace(body), nil
 }
 
@@ -326,6 +326,7 @@ func (x *exchange) modern(q *request) {
 		return
 	}
 	c := x.newClient()
+	c.calls = nil
 	if q.method == mcp.MethodListen {
 		x.listen(c, q)
 		return

@@ -54,21 +54,21 @@ var (
 	errConnections = errors.New("too many clients with credentials of their own")
 )
 
-// mesh returns the mesh as the client may use it, until release is called: with the client's own credentials if it has
-// some. via is nil otherwise.
-func (c *client) mesh(ctx context.Context) (b *backend, via *identity, release func(), err error) {
+// mesh returns the mesh as the client may use it: with the client's own credentials if it has some. via must be released; it
+// is nil for a client without.
+func (c *client) mesh(ctx context.Context) (b *backend, via *identity, err error) {
 	base := c.door.mesh.Load()
 	if base == nil {
-		return nil, nil, nil, errNoMesh
+		return nil, nil, errNoMesh
 	}
 	if c.natsContext == "" {
-		return base, nil, func() {}, nil
+		return base, nil, nil
 	}
 	via, err = c.identities.acquire(ctx, c.natsContext, base)
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, nil, err
 	}
-	return &backend{base.catalog, via.conn.Client, base.events}, via, func() { c.identities.release(via) }, nil
+	return &backend{base.catalog, via.conn.Client, base.events}, via, nil
 }
 
 // acquire returns the connection with the credentials of a file, and makes it if there is none.
@@ -130,7 +130,11 @@ func (id *identity) isClosed() bool {
 	}
 }
 
+// release ends the use of id, which can be nil.
 func (s *identities) release(id *identity) {
+	if id == nil {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	id.users--

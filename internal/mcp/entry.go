@@ -23,7 +23,7 @@ func FitEntry(key string, entry json.RawMessage) (fit []byte, id string, ok bool
 	malformed, named := false, false
 	out := []byte{'{'}
 	_ = jsonrpc.Each(entry, func(member, value []byte) bool { // it is an object
-		name := keyName(member)
+		name := string(keyName(member))
 		if !fitsEntry(name, value) {
 			malformed = true
 			return true

@@ -36,16 +36,15 @@ func CheckHeaders(h Headers, method string, p *Params, schema json.RawMessage) *
 	if e := checkHeader(h, HeaderMethod, method); e != nil {
 		return e
 	}
-	var named []byte
+	var name string
 	switch method {
 	case MethodCallTool, MethodGetPrompt:
-		named = p.Name
+		name = p.name
 	case MethodReadResource:
-		named = p.URI
+		name, _ = unquote(p.URI)
 	default:
 		return nil
 	}
-	name, _ := unquote(named)
 	if e := checkHeader(h, HeaderName, name); e != nil {
 		return e
 	}
@@ -60,8 +59,7 @@ func CheckHeaders(h Headers, method string, p *Params, schema json.RawMessage) *
 
 // CheckVersionHeader checks that the header has the protocol version of the body.
 func CheckVersionHeader(h Headers, p *Params) *rpc.Error {
-	version, _ := unquote(p.Meta.ProtocolVersion)
-	return checkHeader(h, HeaderVersion, version)
+	return checkHeader(h, HeaderVersion, p.Meta.version)
 }
 
 func mismatch(header, format string, args ...any) *rpc.Error {
@@ -124,7 +122,7 @@ func headerParams(schema json.RawMessage) []headerParam {
 			if left--; left < 0 {
 				return false
 			}
-			here := append(path[:len(path):len(path)], keyName(key))
+			here := append(path[:len(path):len(path)], string(keyName(key)))
 			if raw, ok := memberOf(property, "x-mcp-header"); ok {
 				if name, ok := unquote(raw); ok && name != "" {
 					out = append(out, headerParam{here, headerParamPrefix + name})

@@ -2,7 +2,6 @@ package mcp
 
 import (
 	"bytes"
-	"strings"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/words"
@@ -17,6 +16,9 @@ type Params struct {
 	URI       []byte
 	Arguments []byte
 	Cursor    []byte
+
+	name   string // Name, decoded
+	isName bool   // it is a string
 }
 
 // Meta is a request's params._meta.
@@ -28,6 +30,8 @@ type Meta struct {
 	ProgressToken   []byte // nil if it is neither a string nor a number
 	Traceparent     []byte
 	LogLevel        []byte // modern era
+	version         string // ProtocolVersion, decoded
+	isVersion       bool   // it is a string
 	foreign         bool   // it has members that are for the extension
 }
 
@@ -38,11 +42,12 @@ func ParseParams(params []byte) (p Params, e *rpc.Error) {
 	}
 	var meta []byte
 	err := jsonrpc.Each(params, func(key, value []byte) bool {
-		switch keyName(key) {
+		switch string(keyName(key)) {
 		case "_meta":
 			meta = value
 		case "name":
 			p.Name = value
+			p.name, p.isName = unquote(value)
 		case "uri":
 			p.URI = value
 		case "arguments":
@@ -65,9 +70,13 @@ func parseMeta(raw []byte) (m Meta, e *rpc.Error) {
 	}
 	m.Raw = raw
 	err := jsonrpc.Each(raw, func(key, value []byte) bool {
-		switch name := keyName(key); name {
+		switch name := keyName(key); string(name) {
 		case MetaProtocolVersion:
 			m.ProtocolVersion = value
+			m.version, m.isVersion = Modern, true
+			if string(value) != `"`+Modern+`"` {
+				m.version, m.isVersion = unquote(value)
+			}
 		case MetaCapabilities:
 			m.Capabilities = value
 		case MetaClientInfo:
@@ -79,10 +88,10 @@ func parseMeta(raw []byte) (m Meta, e *rpc.Error) {
 				m.ProgressToken = value
 			}
 		default:
-			if name == metaTraceparent {
+			if string(name) == metaTraceparent {
 				m.Traceparent = value
 			}
-			m.foreign = m.foreign || !strings.HasPrefix(name, metaPrefix)
+			m.foreign = m.foreign || !isProtocols(name)
 		}
 		return true
 	})
@@ -100,7 +109,7 @@ func (m *Meta) ForExtension() []byte {
 	}
 	out := []byte{'{'}
 	_ = jsonrpc.Each(m.Raw, func(key, value []byte) bool { // parseMeta has checked it
-		if name := keyName(key); name == metaProgressToken || strings.HasPrefix(name, metaPrefix) {
+		if name := keyName(key); string(name) == metaProgressToken || isProtocols(name) {
 			return true
 		}
 		if len(out) > 1 {
@@ -121,12 +130,9 @@ func (m *Meta) Trace() string {
 
 // ClientName returns the name in a clientInfo object, or "".
 func ClientName(clientInfo []byte) string {
-	at, ok := jsonrpc.Member(clientInfo, "name")
-	if !ok {
-		return ""
-	}
-	name, _ := unquote(at.In(clientInfo))
-	return words.Clip(name, 64)
+	name, _ := memberOf(clientInfo, "name")
+	text, _ := unquote(name)
+	return words.Clip(text, 64)
 }
 
 // Text returns a member of the params that must be a text.
@@ -140,11 +146,10 @@ func (p *Params) Text(member string, value []byte) (string, *rpc.Error) {
 
 // ToolName returns the name of the tool that a tools/call request calls.
 func (p *Params) ToolName() (string, *rpc.Error) {
-	name, ok := unquote(p.Name)
-	if !ok {
+	if !p.isName {
 		return "", invalidParams(`params.name must be the name of a tool`)
 	}
-	return name, nil
+	return p.name, nil
 }
 
 // ToolArguments returns the arguments of a tools/call request, unchanged; nil if it has none.
@@ -167,24 +172,26 @@ func Classify(method string, m *Meta) (Era, *rpc.Error) {
 		}
 		return EraLegacy, nil
 	}
-	version, ok := unquote(m.ProtocolVersion)
 	switch {
-	case !ok:
+	case !m.isVersion:
 		return EraModern, invalidParams(`params._meta["` + MetaProtocolVersion + `"] must be a string`)
-	case version != Modern:
-		return EraModern, UnsupportedVersion(version)
+	case m.version != Modern:
+		return EraModern, UnsupportedVersion(m.version)
 	case len(m.Capabilities) == 0 || m.Capabilities[0] != '{':
 		return EraModern, invalidParams(`params._meta["` + MetaCapabilities + `"] must be an object`)
 	}
 	return EraModern, nil
 }
 
+// isProtocols reports whether a member of _meta belongs to the protocol.
+func isProtocols(name []byte) bool { return bytes.HasPrefix(name, []byte(metaPrefix)) }
+
 // keyName decodes the escapes in a member's raw key.
-func keyName(key []byte) string {
+func keyName(key []byte) []byte {
 	if bytes.IndexByte(key, '\\') < 0 {
-		return string(key)
+		return key
 	}
 	quoted := append(append([]byte{'"'}, key...), '"')
 	s, _ := unquote(quoted)
-	return s
+	return []byte(s)
 }

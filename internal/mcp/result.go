@@ -20,8 +20,10 @@ func (e Era) Complete(result []byte) []byte {
 	if open < 0 {
 		return result
 	}
-	if _, ok := jsonrpc.Member(result, "resultType"); ok {
-		return result
+	if bytes.Contains(result, []byte("resultType")) { // seldom; to search the text is much faster than to parse it
+		if _, ok := jsonrpc.Member(result, "resultType"); ok {
+			return result
+		}
 	}
 	return insert(result, open, complete)
 }

@@ -176,7 +176,7 @@ func (c *Client) callMethod(ctx context.Context, call ToolCall) (json.RawMessage
 	if len(call.Arguments) > 0 && !jsonrpc.Valid(call.Arguments) {
 		return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "the params of %s are not JSON", call.Method)
 	}
-	t := target{id: id, subject: c.prefix.RPC(id), identity: identity{c.opt.Agent, c.opt.Session}}
+	t := c.unlisted(id, "")
 	if e, ok := c.shown.get(id); ok {
 		t = c.targetOf(e)
 	}
@@ -235,8 +235,12 @@ func (t *target) identify(agent, session string) {
 	t.agent, t.session = cmp.Or(agent, t.agent), cmp.Or(session, t.session)
 }
 
+// unlisted is the target for an extension that the Catalog lacks.
+func (c *Client) unlisted(id, own string) target {
+	return target{id: id, own: own, subject: c.prefix.RPC(id), identity: identity{c.opt.Agent, c.opt.Session}}
+}
+
 func (c *Client) find(tool string) (target, error) {
-	notFound := &NotFoundError{Name: tool}
 	id, own, full := strings.Cut(tool, "/")
 	full = full && own != "" && wire.CheckID(id, true) == nil
 	if c.opt.Catalog != nil {
@@ -247,18 +251,18 @@ func (c *Client) find(tool string) (target, error) {
 			return at, nil
 		}
 		// An extension that the catalog lacks may still run: the bucket may have been lost, or the registry.
-		if _, known := c.opt.Catalog.Get(id); known || !full || !errors.As(err, &notFound) {
+		notFound, isUnknown := errors.AsType[*NotFoundError](err)
+		if _, known := c.opt.Catalog.Get(id); known || !full || !isUnknown {
 			return target{}, err
 		}
+		at := c.unlisted(id, own)
+		at.notFound = notFound
+		return at, nil
 	}
 	if !full {
-		return target{}, notFound
+		return target{}, &NotFoundError{Name: tool}
 	}
-	at := target{id: id, own: own, subject: c.prefix.RPC(id), identity: identity{c.opt.Agent, c.opt.Session}}
-	if c.opt.Catalog != nil {
-		at.notFound = notFound
-	}
-	return at, nil
+	return c.unlisted(id, own), nil
 }
 
 // ask sends a request, and repeats it as long as next allows. This is the only loop that repeats calls.
