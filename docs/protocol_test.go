@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"net"
 	"os"
 	"os/exec"
 	"regexp"
@@ -288,15 +287,10 @@ func TestPythonCaller(t *testing.T) {
 			script = f.text
 		}
 	}
-	srv := natstest.Start(t, &server.Options{Port: -1})
-	nc := srv.Connect()
-	_, port, err := net.SplitHostPort(srv.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	script = strings.Replace(script, "4222", port, 1)
-
-	if out := run(t, "python3", "-c", script); !strings.Contains(out, "503") {
+	srv := natstest.Start(t, &server.Options{Port: -1, Username: "ada", Password: "a/b c"})
+	nc := srv.Connect(nats.UserInfo("ada", "a/b c"))
+	address := "NATS_URL=nats://ada:a%2Fb%20c@" + srv.Addr().String()
+	if out := run(t, "env", address, "python3", "-c", script); !strings.Contains(out, "503") {
 		t.Errorf("without responders it printed %q, want the status 503", out)
 	}
 	sub, err := nc.QueueSubscribe("ext.hello.rpc", wire.QueueGroup, func(m *nats.Msg) {
@@ -313,7 +307,7 @@ func TestPythonCaller(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // the connection closes right after
-	if out := run(t, "python3", "-c", script); !strings.Contains(out, "{'name': 'Ada'}") {
+	if out := run(t, "env", address, "python3", "-c", script); !strings.Contains(out, "{'name': 'Ada'}") {
 		t.Errorf("it printed %q", out)
 	}
 }

@@ -82,7 +82,7 @@ func (o *mcpOptions) addViewFlags(cmd *cobra.Command) {
 	f.BoolVar(&o.door.View.ReadOnly, "read-only", false, "offer only tools whose annotations state that they only read")
 	f.StringVar(&o.names, "names", "registered", "`MODE` of naming: registered (ext_<id>_<tool>), or own (the tool's own name, if only one tool has it)")
 	f.IntVar(&o.door.View.NameLimit, "name-limit", wire.MaxToolName, "longest name of a tool, in `BYTES`, from 24 to 64")
-	f.StringVar(&o.tools, "tools", "auto", "`MODE` of offering: all lists every tool, search offers tools to search and call them, auto searches in large meshes")
+	f.StringVar(&o.tools, "tools", "auto", "`MODE` of offering: all lists every tool, search offers tools to search and call them, auto searches above --search-over or 512 KiB of descriptors")
 	f.IntVar(&o.door.View.SearchOver, "search-over", 128, "`NUMBER` of tools above which auto searches")
 	f.StringVar(&o.profiles, "profiles", "", "`FILE` with profiles: named selections of tools (docs/mcp.md); --exclude, --read-only and --name-limit reduce all of them")
 	f.StringVar(&o.profile, "profile", "", "offer the profile `NAME` instead of the one named default")

@@ -53,7 +53,7 @@ func newCmd(a *app) *cobra.Command {
 		Use:   "new NAME --lang " + strings.Join(names, "|"),
 		Short: "Create an extension: a directory with two tools, a manifest and a test",
 		Long: `Create a directory NAME with a working extension: a manifest, a tool that reads, a destructive tool that
-requires <NAME>_ALLOW_WRITE, and a test. It needs nothing but its language.
+requires <NAME>_ALLOW_WRITE, and a test. It needs nothing but its language; a service in Go also needs a checkout of extmesh.
 
 With --mcp the program is an MCP server, which also works in MCP clients (python, node, typescript). With --transport http
 it is a server that a bridge calls (python, node, typescript), with --transport nats a service on NATS without a bridge (go).`,
@@ -142,7 +142,11 @@ func adviseNew(w io.Writer, p scaffold.Project, dir string) {
 	if _, running := storelock.Running(daemon.StoreDir("")); running {
 		up = "extctl up --join " + dir
 	}
-	fmt.Fprintf(w, "\nRun its test:     cd %s && %s\n", dir, p.Test)
+	fmt.Fprintln(w)
+	if p.Transport == "nats" {
+		fmt.Fprintf(w, "Add its module:   cd %s && go work init . PATH  # PATH: a checkout of extmesh\n", dir)
+	}
+	fmt.Fprintf(w, "Run its test:     cd %s && %s\n", dir, p.Test)
 	switch p.Transport {
 	case "http":
 		fmt.Fprintf(w, "Start it:         cd %s && %s\n", dir, p.Start)

@@ -212,6 +212,11 @@ func TestNewService(t *testing.T) {
 	if code, _, stderr := extctl(t.Context(), url, "wait", "my-ext", "--timeout", "1m"); code != 0 {
 		t.Errorf("exit %d, %s", code, stderr)
 	}
+	for tool, hint := range map[string]string{"greet": `"readOnlyHint":true`, "delete": `"destructiveHint":true`} {
+		if code, stdout, stderr := extctl(t.Context(), url, "tool", "my-ext/"+tool, "--json"); code != 0 || !strings.Contains(stdout, hint) {
+			t.Errorf("%s: exit %d, %s%s", tool, code, stdout, stderr)
+		}
+	}
 	if code, stdout, stderr := extctl(t.Context(), url, "call", "my-ext/greet", "name=Ada"); code != 0 || stdout != `{"greeting":"Hello, Ada!"}`+"\n" {
 		t.Errorf("exit %d, %s%s", code, stdout, stderr)
 	}

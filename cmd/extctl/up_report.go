@@ -90,7 +90,7 @@ func (p *progress) settle(ctx context.Context) {
 			waits = false
 			late.Reset(settleTimeout)
 		}
-		if callable == nil && p.firstCall() != "" {
+		if callable == nil && !p.json && p.firstCall() != "" {
 			callable = time.After(settleRest)
 		}
 		select {
