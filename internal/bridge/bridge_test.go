@@ -29,8 +29,9 @@ func TestReload(t *testing.T) {
 	h.extension("changes", `"old"`, "")
 	h.extension("goes", `"goes"`, "")
 	h.extension("breaks", `"breaks"`, "")
+	h.extension("updated", `"old"`, "")
 	h.run(nil)
-	for id, want := range map[string]string{"stays": `"stays"`, "changes": `"old"`, "goes": `"goes"`, "breaks": `"breaks"`} {
+	for id, want := range map[string]string{"stays": `"stays"`, "updated": `"old"`, "changes": `"old"`, "goes": `"goes"`, "breaks": `"breaks"`} {
 		h.answers(id, want)
 	}
 	before := h.control("status", "{}")
@@ -41,10 +42,15 @@ func TestReload(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(h.dir, "ext", "goes")); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := h.control("reload", "{}"), `"started":["comes"],"replaced":["changes"],"stopped":["goes"],`; !strings.Contains(got, want) {
+	if err := os.Rename(filepath.Join(h.dir, "ext", "updated"), filepath.Join(h.dir, "before")); err != nil { // as an installation does
+		t.Fatal(err)
+	}
+	h.extension("updated", `"new"`, "") // the same manifest
+	if got, want := h.control("reload", "{}"), `"started":["comes"],"replaced":["changes","updated"],"stopped":["goes"],`; !strings.Contains(got, want) {
 		t.Errorf("reload = %s, want %s", got, want)
 	}
 	h.answers("changes", `"new"`)
+	h.answers("updated", `"new"`)
 	h.answers("comes", `"comes"`)
 	h.answers("stays", `"stays"`)
 	h.answers("breaks", `"breaks"`)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -179,6 +180,7 @@ func (pl *planner) newWorkload(c discovery.Candidate, m *manifest.Manifest) (*wo
 		policy: s.Policy, replicas: s.Replicas, grace: s.ShutdownGrace, replicaSet: new(replicaSet),
 	}
 	w.transport, w.missing, w.httpAllow = transport, missing, settings.HTTPAllow
+	w.root, _ = os.Stat(c.Root)
 	if pl.gates(m, missing) {
 		w.gated = missing.String()
 	}
@@ -312,10 +314,15 @@ func (pl *planner) addSkills(p *plan) {
 	}
 }
 
+// isInSameDir reports whether v has the directory of w, and not another one of that name, which an update has put in its place.
+func (w *workload) isInSameDir(v *workload) bool {
+	return w.root == nil || v.root == nil || os.SameFile(w.root, v.root)
+}
+
 // equal reports whether v would run in the same way as w, so that a new plan leaves w running.
 func (w *workload) equal(v *workload) bool {
 	return w.announce.ManifestHash == v.announce.ManifestHash && w.gated == v.gated &&
 		w.limits == v.limits && w.grace == v.grace && w.policy == v.policy && w.replicas == v.replicas && reflect.DeepEqual(w.transport, v.transport) && slices.Equal(w.httpAllow, v.httpAllow) &&
-		w.spec.Command == v.spec.Command && w.spec.Dir == v.spec.Dir &&
+		w.spec.Command == v.spec.Command && w.spec.Dir == v.spec.Dir && w.isInSameDir(v) &&
 		slices.Equal(w.spec.Args, v.spec.Args) && slices.Equal(w.spec.Env, v.spec.Env)
 }

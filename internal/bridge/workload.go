@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"net/netip"
+	"os"
 	"time"
 
 	"github.com/extmesh/extmesh/internal/child"
@@ -17,6 +18,7 @@ import (
 // before the first process starts.
 type workload struct {
 	path       string           // of its manifest
+	root       os.FileInfo      // of its directory; nil if it cannot be read
 	announce   wire.Announce    // without the instance
 	dialect    manifest.Dialect // required by the manifest: auto, ext or mcp
 	declared   manifest.Capabilities

@@ -51,6 +51,10 @@ func (t Target) Connect(ctx context.Context, o ConnectOptions) (*nats.Conn, erro
 	}
 	up := make(chan struct{}, 1)
 	opts := t.base
+	if t.upURL != "" {
+		opts.UserInfo = currentUser(opts.Password)
+		opts.User, opts.Password = "", ""
+	}
 	all := t.options(o, up)
 	if at, ok := ctx.Deadline(); ok {
 		all = append(all, func(o *nats.Options) error {

@@ -131,6 +131,27 @@ func (t *Target) addPassword(f NATSFlags) {
 	t.Secrets.Files = append(t.Secrets.Files, storelock.NotePath(store))
 }
 
+// isUp reports whether address is what `extctl url` prints for up, or printed for an earlier run: each has another password.
+func isUp(address string, up storelock.Info) bool {
+	u, err := url.Parse(address)
+	if err != nil || up.Password == "" || u.User.Username() != storelock.User {
+		return false
+	}
+	u.User = nil
+	return sameAddress(u.String(), up.URL)
+}
+
+// currentUser returns the user and password of the `extctl up` on this host, which changes with each start; password, if none
+// runs.
+func currentUser(password string) nats.UserInfoCB {
+	return func() (string, string) {
+		if up, ok := storelock.Running(StoreDir("")); ok && up.Password != "" {
+			return storelock.User, up.Password
+		}
+		return storelock.User, password
+	}
+}
+
 // sameAddress reports whether a, which must not contain a user, is the address b of a server on this host.
 func sameAddress(a, b string) bool {
 	parse := func(s string) (host, port string, ok bool) {
@@ -165,6 +186,9 @@ func (f NATSFlags) address() (Target, error) {
 	running = running && up.URL != ""
 	if url := os.Getenv("NATS_URL"); url != "" {
 		t.Servers, t.Source = splitURLs(url), "NATS_URL"
+		if running && len(t.Servers) == 1 && isUp(t.Servers[0], up) {
+			t.Servers = []string{up.URL} // addPassword adds the present one
+		}
 		if running && !strings.HasSuffix(t.Addr(), strings.TrimPrefix(up.URL, "nats://")) {
 			t.NotUsed = []string{upSource}
 		}

@@ -3,13 +3,17 @@ package daemon
 import (
 	"encoding/json"
 	"errors"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/adrg/xdg"
+	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/leaks"
 	"github.com/extmesh/extmesh/internal/natsd"
@@ -187,6 +191,53 @@ func TestResolveAddsThePassword(t *testing.T) {
 	inside, err := InProcess(srv.InProcess())
 	if err != nil || !slices.Contains(inside.Secrets.Values, up.Password) {
 		t.Errorf("in process: %+v, %v", inside.Secrets, err)
+	}
+}
+
+// TestNewPassword: an `extctl up` that is started again on the same port has another password. Connections get it when they
+// reconnect, and an address in NATS_URL with the earlier password leads to the present one.
+func TestNewPassword(t *testing.T) {
+	emptyHome(t)
+	srv, err := natsd.Start(natsd.Config{StoreDir: StoreDir(""), Port: -1, RequirePassword: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { srv.Shutdown() }()
+	first, err := NATSFlags{}.Resolve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	reconnected := make(chan struct{}, 1)
+	nc, err := first.Connect(t.Context(), ConnectOptions{Extra: []nats.Option{
+		nats.IgnoreAuthErrorAbort(), nats.ReconnectWait(time.Millisecond), nats.ReconnectHandler(func(*nats.Conn) { reconnected <- struct{}{} }),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	u, err := url.Parse(srv.ClientURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := strconv.Atoi(u.Port())
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.Shutdown()
+	if srv, err = natsd.Start(natsd.Config{StoreDir: StoreDir(""), Port: port, RequirePassword: true}); err != nil {
+		t.Fatal(err)
+	}
+	<-reconnected // or the test times out
+
+	t.Setenv("NATS_URL", first.URLs())
+	again, err := NATSFlags{}.Resolve()
+	if up, _ := storelock.Running(StoreDir("")); err != nil || again.URLs() != up.URLWithPassword() || again.URLs() == first.URLs() {
+		t.Errorf("%s, %v; at first it was %s", again.URLs(), err, first.URLs())
+	}
+	other := strings.Replace(first.URLs(), "extmesh:", "ada:", 1)
+	t.Setenv("NATS_URL", other)
+	if again, err = (NATSFlags{}).Resolve(); err != nil || again.URLs() != other {
+		t.Errorf("%s, %v; want %s", again.URLs(), err, other)
 	}
 }
 
