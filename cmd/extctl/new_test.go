@@ -106,6 +106,33 @@ func TestNew(t *testing.T) {
 	}
 }
 
+// TestNewPrograms: a tool starts a program that reads its standard input, which must not contain the requests; and each request
+// is answered, also if the result is not JSON.
+func TestNewPrograms(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		lang, program, file, greets, reads, want string
+	}{
+		{"python", "python3", "main.py", `return {"greeting"`, "__import__('subprocess').run(['cat'])\n    return float('nan') or {'greeting'", "not JSON compliant"},
+		{"shell", "sh", "main.sh", `name=$(string`, `cat; name=$(string`, "Hello, Ada!"},
+	} {
+		dir := newExt(t, test.program, "--lang", test.lang)
+		file := filepath.Join(dir, test.file)
+		text, err := os.ReadFile(file)
+		if err != nil || !strings.Contains(string(text), test.greets) {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		if err := os.WriteFile(file, []byte(strings.Replace(string(text), test.greets, test.reads, 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		request := `{"jsonrpc":"2.0","id":1,"method":"tools/greet","params":{"name":"Ada"}}` + "\n"
+		stdout, stderr := runIn(t, dir, nil, request+request, test.program, test.file)
+		if strings.Count(stdout, test.want) != 2 {
+			t.Errorf("%s: %s%s", test.lang, stdout, stderr)
+		}
+	}
+}
+
 // TestNewServers runs MCP servers, and extensions that a bridge calls over HTTP, and calls a tool of each.
 func TestNewServers(t *testing.T) {
 	t.Parallel()

@@ -42,7 +42,7 @@ func runValidate(ctx context.Context, a *app, f hostFlags, args []string) error 
 	if manifest.HasErrors(h.diags) {
 		fmt.Fprintf(a.stderr, "%s has errors; its reserved_ids and agent_version may not be applied\n", h.path)
 	}
-	results, err := validate.Paths(ctx, args, validate.Options{Stdin: a.stdin, Settings: h.settings(), Manifest: h.local.ManifestOptions()})
+	results, err := validate.Paths(ctx, args, validate.Options{Stdin: a.readStdin, Settings: h.settings(), Manifest: h.local.ManifestOptions()})
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package document
 
 import (
 	"errors"
+	"regexp"
 	"strings"
 
 	"github.com/BurntSushi/toml"
@@ -25,7 +26,7 @@ func (d *Doc) TOML() (*Table, bool) {
 	}
 	tree, err := decodeTOML(text)
 	if syntax, ok := errors.AsType[toml.ParseError](err); ok {
-		d.FaultAt(syntax.Position.Start, "syntax: %s", Clip(syntax.Message, 4*maxShown))
+		d.FaultAt(syntax.Position.Start, "syntax: %s", syntaxMessage(syntax.Message))
 	} else if err != nil {
 		d.Fault("", "%v", err)
 	} else if end < len(d.text) {
@@ -35,6 +36,17 @@ func (d *Doc) TOML() (*Table, bool) {
 		return nil, false
 	}
 	return d.root(tree, 0)
+}
+
+// valueShown matches the decoder's messages that contain a value, which may be a password without quotes.
+var valueShown = regexp.MustCompile(`(?i)^(expected value but|expected (two|four|eight) hex|invalid|cannot use sign|not an? )|out of range`)
+
+// syntaxMessage returns the decoder's message without values.
+func syntaxMessage(message string) string {
+	if valueShown.MatchString(message) {
+		return "the value is not valid here; a string is written in quotes"
+	}
+	return Clip(message, 4*maxShown)
 }
 
 // decodeTOML decodes into plain maps. Decoding into Go types would stop at the first value of a wrong type and could

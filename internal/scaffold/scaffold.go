@@ -13,7 +13,6 @@ import (
 	"strings"
 	"text/template"
 
-	"github.com/extmesh/extmesh/internal/gate"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
@@ -79,7 +78,6 @@ type Project struct {
 	ID, Lang, Transport string
 	MCP                 bool
 	AllowWrite          string // the variable that the destructive tool requires
-	SecretLike          bool   // its name looks like that of a secret
 	AllowHint           string // how to set it
 	StateHint           string // how to set EXTMESH_STATE_DIR
 	Greet               string // the tool's name on the mesh
@@ -94,7 +92,7 @@ type Project struct {
 func New(id string, l Language, transport string, mcp bool) Project {
 	allow := strings.ToUpper(strings.ReplaceAll(id, "-", "_")) + "_ALLOW_WRITE"
 	p := Project{
-		ID: id, Lang: l.Name, Transport: transport, MCP: mcp, AllowWrite: allow, SecretLike: gate.SecretLike(allow),
+		ID: id, Lang: l.Name, Transport: transport, MCP: mcp, AllowWrite: allow,
 		AllowHint: "set " + allow + "=1 in the environment of the bridge, and restart it", StateHint: "a bridge sets it",
 		Greet: wire.ToolName(id, "greet"), Ext: map[bool]string{false: "mjs", true: "ts"}[l.Name == "typescript"],
 		Command: l.command, Args: tomlList(l.args), Bins: tomlList(l.bins),

@@ -68,6 +68,9 @@ func Example(input json.RawMessage) (words []string, ok bool) {
 	}
 	v, values := newViewer(input), map[string]json.RawMessage{}
 	for _, key := range top.Required {
+		if _, again := values[key]; again || key == "" || strings.ContainsAny(key[:1], "-@{") || strings.Contains(key, "=") || strings.HasSuffix(key, ":") {
+			return nil, false // a flag, or not an argument as a word
+		}
 		value, known := exampleValue(key, v.resolved(top.Properties[key], 0))
 		values[key] = value
 		words = append(words, terminal.ShellWord(word(key, value, known)))

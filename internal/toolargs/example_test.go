@@ -30,6 +30,10 @@ func TestExample(t *testing.T) {
 		{`{"properties":{"list":{"type":"array","minItems":1}},"required":["list"]}`, nil, false},
 		{`{"properties":{"at":{"type":"string","format":"date-time"}},"required":["at"]}`, []string{"at=2026-01-31T12:00:00Z"}, true},
 		{`{"$defs":{"n":{"type":"integer","minimum":3}},"properties":{"n":{"$ref":"#/$defs/n"}},"required":["n"]}`, []string{"n=3"}, true},
+		{`{"properties":{"--server":{"const":"nats://evil"}},"required":["--server"]}`, nil, false}, // it would be a flag
+		{`{"required":["@type"]}`, nil, false},
+		{`{"required":["a=b"]}`, nil, false},
+		{`{"required":["a","a"]}`, nil, false},
 		{`{"required":["any"]}`, []string{"any=hello"}, true},
 		{`{"properties":{"odd":{"type":["null","boolean"]}},"required":["odd"]}`, []string{"odd=null"}, true},
 	} {

@@ -5,7 +5,6 @@ package validate
 import (
 	"context"
 	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -21,9 +20,9 @@ import (
 
 // Options are what the checks depend on.
 type Options struct {
-	Stdin    io.Reader        // has the manifest of the path -
-	Settings config.Config    // how directories are searched
-	Manifest manifest.Options // how manifests are checked
+	Stdin    func(ctx context.Context, limit int64) ([]byte, error) // reads the manifest of the path -, at most limit bytes
+	Settings config.Config                                          // how directories are searched
+	Manifest manifest.Options                                       // how manifests are checked
 }
 
 // Result is the result for one file.
@@ -75,7 +74,10 @@ func (v *validator) absent(path, why string) {
 // argument checks what one argument names.
 func (v *validator) argument(ctx context.Context, arg string) {
 	if arg == "-" {
-		data, err := io.ReadAll(io.LimitReader(v.Stdin, manifest.MaxFile+1)) // Parse refuses more than MaxFile
+		data, err := v.Stdin(ctx, manifest.MaxFile+1) // Parse refuses more than MaxFile
+		if ctx.Err() != nil {
+			return
+		}
 		if first := strings.TrimSpace(string(data)); err == nil && first != "" && strings.ContainsAny(first[:1], "{/") {
 			m, diags := manifest.ParseSidecar("stdin", "-", data, v.Manifest) // no TOML begins like this
 			v.parsed("-", m, diags)

@@ -66,9 +66,15 @@ func mcpToolRule(name string, n int) string {
 	return ""
 }
 
+// maxNames is the number of names in a list that registries accept.
+const maxNames = 1000
+
 // names reads a list of distinct names that follow the rule.
 func (t *table) names(key string, rule nameRule) []string {
 	list, skip, _ := t.Strs(key)
+	if len(list) > maxNames {
+		t.Fault(t.Key(key), "has %d names; want at most %d", len(list), maxNames)
+	}
 	first := make(map[string]int, len(list))
 	for i, name := range list {
 		at := document.Element(t.Key(key), i)

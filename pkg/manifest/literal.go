@@ -18,7 +18,7 @@ func (t transportTable) literal(key, value string, expands bool) {
 	switch m := shellVariable.FindStringSubmatch(value); {
 	case m != nil:
 		instead = m[1] + "${" + m[2] + "}" + m[3]
-	case strings.HasPrefix(value, "~/") && !strings.HasPrefix(key, "mcpServers"): // a sidecar's is replaced
+	case strings.HasPrefix(value, "~/") && !t.Loose: // a sidecar's is replaced
 		instead = "${HOME}" + value[1:]
 	default:
 		return
@@ -35,6 +35,10 @@ func (t transportTable) literal(key, value string, expands bool) {
 func (t transportTable) oneProgram(command string) {
 	words := strings.Fields(command)
 	if len(words) < 2 || strings.ContainsAny(words[0], `/\$`) { // a path may contain blanks
+		return
+	}
+	if strings.Contains(words[0], "=") {
+		t.Fault(t.Key("command"), "is one program; its variables belong in transport.env, and its arguments in args")
 		return
 	}
 	t.Fault(t.Key("command"), "is one program, the rest belongs in args: command = %s, args = […]", document.Show(words[0]))

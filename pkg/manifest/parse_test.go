@@ -248,6 +248,7 @@ func TestMessagesHoldNoSecrets(t *testing.T) {
 	texts := []string{
 		"TOKEN = \"${X:" + secret + "}\"", "TOKEN = \"${X:-" + secret + "${Y}}\"", "TOKEN = \"" + secret + "\\u0000\"",
 		"TOKEN = [\"" + secret + "\"]", "TOKEN = \"" + secret + "${\"",
+		"TOKEN = " + secret, "TOKEN = '" + secret, "TOKEN = \"" + secret + "\\x\"", "TOKEN = 00" + secret,
 	}
 	for _, s := range texts {
 		for _, table := range []string{"transport.env", "transport.headers", "mcp_servers.a.env", "mcp_servers.a.headers"} {
@@ -256,6 +257,12 @@ func TestMessagesHoldNoSecrets(t *testing.T) {
 				t.Errorf("[%s] %s:\n%s", table, s, lines(diags))
 			}
 		}
+	}
+	if _, diags := Parse("p", []byte("transport = { type = \"stdio\", command = \"TOKEN="+secret+" npx -y server\" }"), Options{}); strings.Contains(lines(diags), secret) {
+		t.Error(lines(diags))
+	}
+	if _, diags := Parse("p", []byte("[transport.env]\nPIN = 004217"), Options{}); strings.Contains(lines(diags), "4217") {
+		t.Error(lines(diags))
 	}
 	for _, url := range []string{"http://me:hunter2@h", "http://h/?k=hunter2", "http://hunter2:x", "hunter2", "http://h/%hunter2"} {
 		_, diags := Parse("p", []byte("transport = { type = \"http\", url = \""+url+"\" }"), Options{})

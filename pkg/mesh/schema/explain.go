@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,16 +23,20 @@ const maxFaults = 8
 // explainInvalid lists the innermost faults.
 func explainInvalid(v *jsonschema.ValidationError) error {
 	var faults []string
-	var walk func(*jsonschema.ValidationError)
-	walk = func(v *jsonschema.ValidationError) {
+	var walk func(v *jsonschema.ValidationError, name string)
+	walk = func(v *jsonschema.ValidationError, name string) {
+		if k, ok := v.ErrorKind.(*kind.PropertyNames); ok {
+			name = "the name " + literal(k.Property) // the causes have no location
+		}
 		if len(v.Causes) == 0 && len(faults) < maxFaults {
-			faults = append(faults, words.Clip(explainFault(words.Clip(placeOf(v.InstanceLocation), 128), v.ErrorKind), 512))
+			place := cmp.Or(name, placeOf(v.InstanceLocation))
+			faults = append(faults, words.Clip(explainFault(words.Clip(place, 128), v.ErrorKind), 512))
 		}
 		for _, cause := range v.Causes {
-			walk(cause)
+			walk(cause, name)
 		}
 	}
-	walk(v)
+	walk(v, "")
 	return errors.New(strings.Join(faults, "; "))
 }
 

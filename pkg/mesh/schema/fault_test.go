@@ -53,6 +53,7 @@ func TestHostileSchemas(t *testing.T) {
 			}
 			return b.String()
 		}() + `{}]}`},
+		{"by many wrong values", `{"properties":{"a":{"items":{"anyOf":[{"type":"string"},{"type":"null"}]}}}}`, `{"a":[` + strings.Repeat(`1,`, 2_000_000) + `1]}`},
 		{"by a pattern for a long text", `{"properties":{"a":{"pattern":"` + strings.Repeat(`(x{0,900}y?){0,1}`, 10) + `z"}}}`, `{"a":"` + strings.Repeat("x", 1<<20) + `"}`},
 		{"by a pattern", `{"properties":{"a":{"pattern":"` + strings.Repeat(`a{1000}`, 3000) + `"}}}`, `{"a":"x"}`},
 		{"by many patterns", `{"allOf":[` + strings.TrimSuffix(strings.Repeat(`{"pattern":"(a{1000}b{1000}c{1000})"},`, 6000), ",") + `]}`, `{"a":"x"}`},

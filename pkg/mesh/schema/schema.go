@@ -28,7 +28,8 @@ import (
 // not compile, arguments are not checked.
 const (
 	maxSchema    = 256 << 10
-	maxCheckTime = 100 * time.Millisecond
+	maxCheckTime = 100 * time.Millisecond // also a busy machine can cause it
+	checkPause   = time.Minute
 )
 
 // Compile parses the schema of a tool's arguments, JSON Schema in JSON. check returns what is wrong with arguments, in
@@ -51,8 +52,9 @@ type checker struct {
 	plain  *plainSchema       // accepts arguments without decoding them; nil if the schema is not plain
 	schema *jsonschema.Schema // nil: unchecked
 	size   schemaSize
-	why    error       // why schema is nil
-	slow   atomic.Bool // a check took too long, or no arguments can be valid: the schema is not used again
+	why    error        // why schema is nil
+	broken atomic.Bool  // the library failed, or no arguments can be valid: the schema is not used again
+	paused atomic.Int64 // when the schema is used again after a check that took too long, in Unix nanoseconds
 }
 
 // check returns what is wrong with args; nil if they are valid or cannot be checked.
@@ -60,8 +62,11 @@ func (k *checker) check(args json.RawMessage) (err error) {
 	if k.plain != nil && k.plain.fits(args) {
 		return nil
 	}
-	if k.schema == nil || k.slow.Load() {
+	if k.schema == nil || k.broken.Load() || time.Now().UnixNano() < k.paused.Load() {
 		return nil
+	}
+	if values := bytes.Count(args, []byte{','}) + 1; float64(k.size.subschemas)*float64(values) > maxCost {
+		return nil // before memory is needed for them; a comma in a text counts, too
 	}
 	instance, err := jsonschema.UnmarshalJSON(bytes.NewReader(args))
 	if err != nil {
@@ -72,18 +77,18 @@ func (k *checker) check(args json.RawMessage) (err error) {
 	}
 	defer func() { // schema and arguments are untrusted: a panic of the library must not end the program
 		if recover() != nil {
-			k.slow.Store(true)
+			k.broken.Store(true)
 			err = nil
 		}
 	}()
 	began := time.Now()
 	err = k.schema.Validate(instance)
-	if time.Since(began) > maxCheckTime {
-		k.slow.Store(true)
+	if ended := time.Now(); ended.Sub(began) > maxCheckTime {
+		k.paused.Store(ended.Add(checkPause).UnixNano())
 	}
 	if v, ok := errors.AsType[*jsonschema.ValidationError](err); ok {
 		if refersToItself(v) {
-			k.slow.Store(true)
+			k.broken.Store(true)
 			return nil
 		}
 		return explainInvalid(v)

@@ -15,8 +15,8 @@ const (
 	maxSchemaDepth = 64
 	maxSubschemas  = 10_000 // after following $ref
 	maxPatterns    = 20_000 // instructions of all patterns together
-	maxCost        = 20e6
-	maxExponent    = 400 // of a number in a schema; the library computes with all its digits
+	maxCost        = 1e6    // a tenth of a second; the library keeps a fault, of some 200 bytes, for each value that does not fit
+	maxExponent    = 400    // of a number in a schema; the library computes with all its digits
 )
 
 // schemaSize determines the cost of checking against a schema.

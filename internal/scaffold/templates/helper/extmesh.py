@@ -111,7 +111,7 @@ def mcp(method, params, version):
             result = call(params.get("name"), params.get("arguments") or {})
         except Exception as e:  # in MCP, a tool's error is a result
             return {"content": [{"type": "text", "text": error_of(e)["message"]}], "isError": True}
-        text = result if isinstance(result, str) else json.dumps(result)
+        text = result if isinstance(result, str) else json.dumps(result, allow_nan=False)
         structured = {"structuredContent": result} if isinstance(result, dict) else {}
         return {"content": [{"type": "text", "text": text}], **structured}
     raise ToolError(f"there is no method {method!r}", -32601)
@@ -131,7 +131,8 @@ def respond(message, handle, version):
     params = message.get("params")
     response = {"jsonrpc": "2.0", "id": message["id"]}
     try:
-        return json.dumps({**response, "result": handle(message["method"], params if isinstance(params, dict) else {}, version)})
+        result = handle(message["method"], params if isinstance(params, dict) else {}, version)
+        return json.dumps({**response, "result": result}, allow_nan=False)  # NaN is not JSON
     except Exception as e:  # every request gets a response
         return json.dumps({**response, "error": error_of(e)})
 
@@ -147,6 +148,8 @@ def serve_stdio(respond):
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a tool and its programs print is not a response
     sys.stdout = sys.stderr
+    requests = os.fdopen(os.dup(0), "rb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # what a tool's programs read is not a request
     writing = threading.Lock()
 
     def answer(message):
@@ -157,7 +160,7 @@ def serve_stdio(respond):
                 out.flush()
 
     with ThreadPoolExecutor() as pool:  # leaving the block waits for running calls
-        for line in sys.stdin.buffer:
+        for line in requests:
             try:
                 message = json.loads(line)
             except ValueError:
