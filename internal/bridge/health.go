@@ -60,7 +60,7 @@ const (
 func (r *run) watchHealth(ctx context.Context) error {
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()
-	missed, known := 0, false
+	missed, known, implemented := 0, false, false
 	for {
 		select {
 		case <-ctx.Done():
@@ -73,9 +73,13 @@ func (r *run) watchHealth(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case alive:
+		case err == nil:
+			missed, known, implemented = 0, true, true
+			continue
+		case alive && (!implemented || rpc.AsError(err).Details().Kind != "" || errors.Is(err, rpc.CodeMethodNotFound)):
 			missed, known = 0, true
 			continue
+		case alive: // it has lost the session and reports it as an error of its own: only a new run helps
 		case errors.Is(err, rpc.CodeInternal) && !known:
 			missed = 0
 			continue // it answered initialize, so it only does not implement ping

@@ -44,7 +44,15 @@ func unresponsive(ctx context.Context) error {
 }
 
 func TestWatchHealth(t *testing.T) {
-	var once atomic.Bool
+	var once, lost, limited atomic.Bool
+	first := func(done *atomic.Bool, then error) func(context.Context) error {
+		return func(context.Context) error {
+			if done.CompareAndSwap(false, true) {
+				return nil
+			}
+			return then
+		}
+	}
 	broken := rpc.NewError(rpc.CodeInternal, rpc.Details{Status: "500 Internal Server Error"}, "500")
 	refused := rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "connection refused")
 	for _, tt := range []struct {
@@ -59,12 +67,9 @@ func TestWatchHealth(t *testing.T) {
 		{name: "busy", answer: unresponsive, inflight: 1},
 		{name: "rate-limited", answer: func(context.Context) error { return rpc.Errorf(rpc.CodeOverloaded, rpc.RanNo, "429") }},
 		{name: "responds with 500 to ping only", answer: func(context.Context) error { return broken }},
-		{name: "breaks", answer: func(context.Context) error {
-			if once.CompareAndSwap(false, true) {
-				return nil
-			}
-			return broken
-		}, ends: 3 * pingEvery},
+		{name: "breaks", answer: first(&once, broken), ends: 3 * pingEvery},
+		{name: "reports a lost session as its own error", answer: first(&lost, &rpc.Error{Code: rpc.CodeInvalidRequest, Message: "no session"}), ends: 3 * pingEvery},
+		{name: "rate-limited later", answer: first(&limited, rpc.Errorf(rpc.CodeOverloaded, rpc.RanNo, "429"))},
 		{name: "a call failed, but it responds", answer: func(context.Context) error { return nil }, checkNow: true},
 		{name: "gone", answer: func(context.Context) error { return refused }, ends: 2 * pingEvery},
 		{name: "gone, and a call failed", answer: func(context.Context) error { return refused }, checkNow: true, ends: time.Nanosecond},

@@ -128,6 +128,7 @@ func TestStatuses(t *testing.T) {
 		"500 of its own":     {status: 500, body: own, code: -32000, text: []string{"own words"}},
 		"502":                {status: 502, header: map[string]string{"Content-Type": "text/html"}, body: "<html>bad</html>", code: rpc.CodeUnavailable, ran: "maybe", text: []string{"502 Bad Gateway"}},
 		"503":                {status: 503, header: map[string]string{"Retry-After": "99999999"}, code: rpc.CodeUnavailable, ran: "maybe", text: []string{"503"}, retry: 3600_000},
+		"503 of a framework": {status: 503, body: `{"status":503,"error":"Service Unavailable"}`, code: rpc.CodeUnavailable, ran: "maybe", text: []string{"503 Service Unavailable"}},
 		"504":                {status: 504, body: `{"detail":"slow"}`, header: map[string]string{"Content-Type": "application/problem+json"}, code: rpc.CodeUnavailable, ran: "maybe", text: []string{`504 Gateway Timeout: {"detail":"slow"}`}},
 		"599":                {status: 599, code: rpc.CodeUnavailable, ran: "maybe", text: []string{"answered 599"}},
 		"304":                {status: 304, code: rpc.CodeInternal, ran: "maybe", text: []string{"304"}},

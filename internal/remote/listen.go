@@ -30,7 +30,8 @@ func (c *Conn) listen(ctx context.Context, s *session) {
 	}
 	in := newEventReader(http.NoBody, c.at.max)
 	defer in.close()
-	gap := false // before this stream, in which the server could send nothing
+	gap := false    // before this stream, in which the server could send nothing
+	opened := false // there was a stream
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		began, received := time.Now(), false
 		body, err := c.at.stream(ctx, s, in.id)
@@ -39,9 +40,11 @@ func (c *Conn) listen(ctx context.Context, s *session) {
 			if gap && in.id == "" { // the server does not repeat what it sent in between
 				c.notifier.notification(listChanged, nil)
 			}
+			opened = true
 			in.reset(body)
 			received, err = c.receive(in, nil, s)
-		case err == errNoStream:
+			in.close() // after an event that is too long it is open; the server would refuse another one
+		case err == errNoStream, err == errLost && !opened: // servers without a stream also answer 404 or 400
 			return
 		case err == errLost:
 			_, err = c.reopen(ctx, s)

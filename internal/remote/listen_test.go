@@ -87,7 +87,7 @@ func TestListenBackoff(t *testing.T) {
 
 // TestListenNotOffered: the stream is requested only once, with every status that means that there is none.
 func TestListenNotOffered(t *testing.T) {
-	for _, status := range []int{405, 401, 400, 501 - 100, 200} {
+	for _, status := range []int{405, 401, 400, 404, 501 - 100, 200} {
 		m := newMCP(t)
 		asked := make(chan struct{}, 10)
 		m.get = func(w http.ResponseWriter, r *http.Request) {

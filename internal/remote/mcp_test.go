@@ -133,6 +133,8 @@ func eventAnswer(t *testing.T) {
 		send(": hello\n\nid: 1\ndata:\n\n")
 		send("event: endpoint\ndata: /old\n\n")
 		send("data: garbage\n\n")
+		send("data: {}\n\n")
+		send("data: {\"type\":\"heartbeat\"}\n\n")
 		send("event: message\nid: 2\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\n")
 		send("data: \"params\":{\"progressToken\":1,\"progress\":0.5}}\n\n")
 		send("data: {\"jsonrpc\":\"2.0\",\"id\":\"p\",\"method\":\"ping\"}\r\n\r\n")

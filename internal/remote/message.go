@@ -50,6 +50,8 @@ func (c *Conn) single(text []byte, pc *pendingCall, s *session) (answered bool, 
 		c.request(&env, s)
 	case env.IsNotification():
 		c.notifier.notification(env.MethodName(), env.Params)
+	case env.ID == nil && env.Result == nil && env.Error == nil: // {}, with which some servers begin a stream
+		return false, errors.New("it is not a JSON-RPC message")
 	default:
 		return c.response(text, &env, pc)
 	}

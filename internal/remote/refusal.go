@@ -51,11 +51,18 @@ func (e *endpoint) refusal(resp *http.Response) *refusal {
 	whole := int64(len(r.raw)) < limit
 	r.raw = bytes.TrimSpace(bytes.ToValidUTF8(r.raw, []byte("\ufffd")))
 	env, err := jsonrpc.Scan(r.raw)
-	if err == nil && env.IsResponse() && env.Error != nil && string(env.Error) != "null" {
+	if err == nil && env.IsResponse() && env.Error != nil && string(env.Error) != "null" && (env.ID != nil || isJSONRPC(r.raw)) {
 		r.env = env
 	}
 	r.text = e.beginning(mediaType(resp.Header), r.raw, whole)
 	return r
+}
+
+// isJSONRPC distinguishes a JSON-RPC error without an id from what frameworks and gateways answer, such as
+// {"status":503,"error":"Service Unavailable"}.
+func isJSONRPC(message []byte) bool {
+	_, ok := jsonrpc.Member(message, "jsonrpc")
+	return ok
 }
 
 // maxLook is how much of a body is processed for the part that is shown.

@@ -122,6 +122,8 @@ func TestNotLost(t *testing.T) {
 		"400 about params":   {400, `{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"bad params"}}`, -32602},
 		"401":                {401, "session expired, log in again", rpc.CodeUnavailable},
 		"400 of the tool":    {400, `{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"session_id is required"}}`, -32602},
+		"404 of a customer":  {404, `{"jsonrpc":"2.0","id":ID,"error":{"code":-32004,"message":"customer not found"}}`, -32004},
+		"400 of a browser":   {400, `{"jsonrpc":"2.0","id":ID,"error":{"code":-32000,"message":"browser session closed"}}`, -32000},
 		"404 of a resource":  {404, `{"jsonrpc":"2.0","id":ID,"error":{"code":-32002,"message":"no such resource"}}`, -32002},
 	} {
 		m := newMCP(t)

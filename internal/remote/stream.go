@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	maxResumes  = 5 // in a row without a new event
+	maxResumes  = 5 // in a row without a new event, of streams that end soon
 	resumeDelay = 500 * time.Millisecond
 )
 
@@ -22,7 +22,7 @@ const (
 func (c *Conn) events(ctx context.Context, in *eventReader, pc *pendingCall, s *session) error {
 	delay, tries := resumeDelay, 0
 	for {
-		before := in.id
+		before, began := in.id, time.Now()
 		_, err := c.receive(in, pc, s)
 		if err == nil {
 			return nil
@@ -34,7 +34,7 @@ func (c *Conn) events(ctx context.Context, in *eventReader, pc *pendingCall, s *
 			err = errors.New("the server closed it")
 		}
 		err = fmt.Errorf("the stream of events: %w", err)
-		if in.id != before {
+		if in.id != before || time.Since(began) > healthyAfter { // a proxy may close a stream that is idle for some time
 			delay, tries = resumeDelay, 0
 		}
 		if tries++; tries > maxResumes || in.id == "" || s == nil || ctx.Err() != nil {
