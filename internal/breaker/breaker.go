@@ -139,8 +139,7 @@ func (b *Breaker) Acquire() (Token, error) {
 		}
 		return Token{}, &OpenError{Name: b.name, State: b.state, RetryAt: retryAt}
 	}
-	// A call may take an hour: after the delay a slow probe no longer blocks others, and no longer counts.
-	b.epoch++
+	// A call may take an hour: after the delay a slow probe no longer blocks others. The first of them that ends counts.
 	b.retryAt = now.Add(b.delay)
 	return Token{b: b, epoch: b.epoch, probe: true}, nil
 }

@@ -183,13 +183,20 @@ func TestLostProbe(t *testing.T) {
 		r.refused(heartbeat.BreakerHalfOpen, 500*time.Millisecond)
 		time.Sleep(500 * time.Millisecond)
 		next := r.acquire()
-		lost.Done(Failure)
 		r.refused(heartbeat.BreakerHalfOpen, time.Second)
-		next.Done(Success)
-		lost.Done(Success)
+		lost.Done(Success) // slow, but it counts
+		next.Done(Failure) // only the first that ends
 		r.state(heartbeat.BreakerHalfOpen, 0)
 		r.call(Success)
 		r.state(heartbeat.BreakerClosed, 0)
+
+		r.open()
+		time.Sleep(10 * time.Second)
+		lost = r.acquire()
+		time.Sleep(20 * time.Second)
+		r.acquire()
+		lost.Done(Failure)
+		r.refused(heartbeat.BreakerOpen, 20*time.Second)
 	})
 }
 

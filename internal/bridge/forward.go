@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/extmesh/extmesh/internal/breaker"
 	"github.com/extmesh/extmesh/internal/jsonrpc"
@@ -37,7 +38,7 @@ type forwarder struct {
 	relist      signal // the child announced that a list has changed
 	check       signal // a call failed: check whether the extension still responds
 	passthrough bool
-	maxResult   int
+	limits      limits
 	remote      bool         // over HTTP
 	inflight    atomic.Int64 // only counted over HTTP
 	replicas    *replicaSet
@@ -200,6 +201,10 @@ type forwardedCall struct {
 	level       mcp.LogLevel // of the log messages that are delivered to the caller; 0: none
 }
 
+// shortTimeout is the time that a caller must give an extension for a time-out to count as a failure, unless the extension's own
+// limit is shorter.
+const shortTimeout = time.Second
+
 // newCall returns a forwardedCall that is not visible to other goroutines until run.
 func (f *forwarder) newCall(x *jsonrpc.Exchange) *forwardedCall {
 	h := &forwardedCall{f: f, outer: x}
@@ -272,7 +277,11 @@ func (h *forwardedCall) Deliver(_ *jsonrpc.Exchange, r jsonrpc.Reply) {
 			return
 		}
 	} else {
-		h.token.Done(breaker.Success)
+		if h.Method == "ping" { // the child is there; a tool may hang all the same
+			h.token.Done(breaker.Neutral)
+		} else {
+			h.token.Done(breaker.Success)
+		}
 		if h.f.credentials != nil {
 			h.f.credentials.accepted()
 		}
@@ -280,9 +289,9 @@ func (h *forwardedCall) Deliver(_ *jsonrpc.Exchange, r jsonrpc.Reply) {
 		if err == nil && h.Method == "tools/call" && h.f.handshake.Load().dialect == manifest.MCP && mcp.IsError(result) {
 			setToolFailed(h.outer)
 		}
-		if err == nil && len(result) > h.f.maxResult {
-			r = jsonrpc.Reply{Err: rpc.NewError(rpc.CodeTooLarge, rpc.Details{Size: int64(len(result)), Limit: int64(h.f.maxResult)},
-				"the extension's answer is %d bytes, over the limit of %d", len(result), h.f.maxResult)}
+		if err == nil && len(result) > h.f.limits.maxResult {
+			r = jsonrpc.Reply{Err: rpc.NewError(rpc.CodeTooLarge, rpc.Details{Size: int64(len(result)), Limit: int64(h.f.limits.maxResult)},
+				"the extension's answer is %d bytes, over the limit of %d", len(result), h.f.limits.maxResult)}
 		}
 	}
 	h.outer.Sink.Deliver(h.outer, r)
@@ -300,7 +309,9 @@ func (h *forwardedCall) recordFailure(e *rpc.Error) {
 	outcome := breaker.Neutral
 	switch e.Code {
 	case rpc.CodeTimeout:
-		outcome = breaker.Failure
+		if h.Method != "ping" && !h.isShort() {
+			outcome = breaker.Failure
+		}
 		if e.Details().Ran != rpc.RanNo {
 			h.f.notifyCancelled(h.ID(), "timeout")
 		}
@@ -312,6 +323,12 @@ func (h *forwardedCall) recordFailure(e *rpc.Error) {
 		}
 	}
 	h.token.Done(outcome)
+}
+
+// isShort reports whether the caller waits so briefly that a time-out is no fault of the extension.
+func (h *forwardedCall) isShort() bool {
+	sink, ok := h.outer.Sink.(serve.CallSink)
+	return ok && h.Deadline.Sub(sink.Began()) < min(shortTimeout, h.f.limits.call)
 }
 
 // CancelExchange ends x after its caller has stopped waiting, and notifies the child.

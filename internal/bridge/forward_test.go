@@ -157,7 +157,7 @@ func TestListedToolIsSentOnce(t *testing.T) {
 func TestMaxResult(t *testing.T) {
 	f := replicas(manifest.Ext, &scriptedLink{answer: result(`"` + strings.Repeat("x", 100) + `"`)})[0]
 	for limit, want := range map[int]error{101: rpc.CodeTooLarge, 102: nil} {
-		f.maxResult = limit
+		f.limits.maxResult = limit
 		_, err := f.Handle(t.Context(), &rpc.Request{Method: "tools/say"})
 		if !errors.Is(err, want) {
 			t.Errorf("max_result %d: %v", limit, err)

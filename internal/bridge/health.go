@@ -34,15 +34,17 @@ func (r *run) startHealthCheck(ctx context.Context) (stop func()) {
 var errHung = errors.New("it hangs")
 
 // checkHang checks a child after a call missed its deadline. It returns an error if the child hangs, that is if nothing
-// arrives from now on, not even the response to a ping. Any output counts, because a busy child may respond late.
+// arrives from now on, not even the response to a ping. Any output counts, because a busy child may respond late. A child that
+// handles one call at a time does not hang while an earlier call is within its time; when that call's time is over, too, the
+// child is checked again.
 func (r *run) checkHang(ctx context.Context, conn *jsonrpc.Conn) error {
 	timeout := r.inst.workload.limits.hang
 	if timeout <= 0 {
 		return nil
 	}
-	before := conn.Received()
+	before, sent := conn.Received(), conn.Sent()
 	_, err := ping(ctx, conn, timeout)
-	if errors.Is(err, rpc.CodeTimeout) && conn.Received() == before && ctx.Err() == nil {
+	if errors.Is(err, rpc.CodeTimeout) && conn.Received() == before && !conn.WaitsSince(sent) && ctx.Err() == nil {
 		return fmt.Errorf("%w: a call is overdue, and for %s there was neither output nor a response to a ping", errHung, timeout)
 	}
 	return nil

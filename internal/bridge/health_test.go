@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"sync"
@@ -33,7 +34,7 @@ func (f *fakeLink) Notify(string, json.RawMessage) error    { return nil }
 func (f *fakeLink) Run(context.Context) error               { return nil }
 
 func testForwarder(l link) *forwarder {
-	return &forwarder{conn: l, breaker: breaker.New("b", breaker.Settings{}), maxResult: 1 << 20,
+	return &forwarder{conn: l, breaker: breaker.New("b", breaker.Settings{}), limits: limits{maxResult: 1 << 20},
 		remote: true, relist: newSignal(), check: newSignal()}
 }
 
@@ -102,13 +103,14 @@ func TestCheckHang(t *testing.T) {
 		name  string
 		child func(c net.Conn)
 		hangs bool
+		busy  bool // with an earlier call, which is within its time
 	}{
-		{"answers pings", func(c net.Conn) { jsonrpc.NewConn(c, c, jsonrpc.Options{}).Run(context.Background()) }, false},
+		{"answers pings", func(c net.Conn) { jsonrpc.NewConn(c, c, jsonrpc.Options{}).Run(context.Background()) }, false, false},
 		{"does not implement ping", func(c net.Conn) {
 			jsonrpc.Serve(context.Background(), c, c, rpc.HandlerFunc(func(context.Context, *rpc.Request) (json.RawMessage, error) {
 				return nil, rpc.CodeMethodNotFound
 			}))
-		}, false},
+		}, false, false},
 		{"writes something else", func(c net.Conn) {
 			go c.Write([]byte("still working\n"))
 			for b := make([]byte, 1024); ; {
@@ -116,15 +118,16 @@ func TestCheckHang(t *testing.T) {
 					return
 				}
 			}
-		}, false},
+		}, false, false},
 		{"reads, and writes nothing", func(c net.Conn) {
 			for b := make([]byte, 1024); ; {
 				if _, err := c.Read(b); err != nil {
 					return
 				}
 			}
-		}, true},
-		{"does not read", func(net.Conn) {}, true},
+		}, true, false},
+		{"does not read", func(net.Conn) {}, true, false},
+		{"handles one call at a time", func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }, false, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -134,6 +137,11 @@ func TestCheckHang(t *testing.T) {
 				wg.Go(func() { conn.Run(t.Context()) })
 				f := testForwarder(conn)
 				f.remote = false
+				calling, giveUp := context.WithCancel(t.Context())
+				if tt.busy {
+					wg.Go(func() { _, _ = conn.Call(calling, "x", nil) })
+					synctest.Wait()
+				}
 				f.check.send()
 				time.AfterFunc(time.Second, func() { wg.Go(func() { tt.child(theirs) }) })
 				began := time.Now()
@@ -146,6 +154,7 @@ func TestCheckHang(t *testing.T) {
 				stop := r.startHealthCheck(t.Context())
 				time.Sleep(2 * limit)
 				stop()
+				giveUp()
 				if tt.hangs != (hung > 0) || tt.hangs && hung != limit {
 					t.Errorf("given up after %s", hung)
 				}

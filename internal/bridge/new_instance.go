@@ -7,6 +7,7 @@ import (
 	"github.com/extmesh/extmesh/internal/supervise"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/manifest"
+	"github.com/nats-io/nats.go"
 )
 
 // newInstance creates a replica of w; the first is replica 0.
@@ -41,12 +42,30 @@ func (b *Bridge) newInstance(w *workload, replica int) *instance {
 	s.forget = func() { b.inventory.remove(ref) }
 	s.sup = supervise.New(supervise.Options{Policy: w.policy, Run: s.runOnce, Notify: s.transition, Permanent: isPermanent})
 	events, log := b.cfg.Prefix.Event(w.id()), b.cfg.Prefix.Log(w.id())
-	s.publishEvent = func(n []byte) error { return b.nc.Publish(events, n) }
+	s.publishEvent = func(n []byte) error {
+		if isBehind(b.nc) {
+			return nats.ErrReconnectBufExceeded
+		}
+		return b.nc.Publish(events, n)
+	}
 	s.publishLine = func(l logLine) {
 		// A line that cannot be published is still in the ring and in the bridge's log.
-		if data, err := json.Marshal(l); err == nil {
+		if data, err := json.Marshal(l); err == nil && !isBehind(b.nc) {
 			_ = b.nc.Publish(log, data)
 		}
 	}
 	return s
+}
+
+// maxWaiting is how many bytes for NATS may wait for a reconnect when events and log lines are added. The rest of nats.go's 8 MiB
+// is for answers.
+const maxWaiting = 1 << 20
+
+// isBehind reports whether NATS is away and so much waits for it that events and log lines are dropped.
+func isBehind(nc *nats.Conn) bool {
+	if nc.IsConnected() {
+		return false
+	}
+	n, err := nc.Buffered()
+	return err == nil && n > maxWaiting
 }

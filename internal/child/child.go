@@ -107,6 +107,8 @@ func (p *Process) Terminate() { p.terminate() }
 // was running, Run returns nil: it was a clean stop, whatever the exit status. In all other cases the error is or wraps
 // an *ExitError, and wraps use's error too.
 func Run(ctx context.Context, spec Spec, use func(ctx context.Context, p *Process) error) error {
+	running.Add(1)
+	defer running.Add(-1)
 	r, err := start(ctx, &spec)
 	if err != nil {
 		return err

@@ -389,6 +389,7 @@ func TestStartErrors(t *testing.T) {
 	}
 	write("plain", "#!/bin/sh\n", 0o644)
 	write("orphan", "#!/no/such/interpreter\n", 0o755)
+	write("bare", "echo hello\n", 0o755)
 	for _, tt := range []struct {
 		spec child.Spec
 		want string
@@ -398,6 +399,7 @@ func TestStartErrors(t *testing.T) {
 		{child.Spec{Command: "./missing", Dir: dir}, "no such file"},
 		{child.Spec{Command: "./plain", Dir: dir}, "not executable (chmod +x)"},
 		{child.Spec{Command: "./orphan", Dir: dir}, "the interpreter in its first line"},
+		{child.Spec{Command: "./bare", Dir: dir}, "has no #! line"},
 		{child.Spec{Command: "/bin/sh", Dir: dir + "/gone"}, "its directory " + dir + "/gone cannot be entered"},
 		{child.Spec{Command: "/bin/sh", Args: []string{"a\x00b"}}, "invalid argument"},
 	} {

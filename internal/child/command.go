@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 )
 
 // resolve returns the path of the program. It is absolute wherever the child's directory could matter.
@@ -92,6 +93,8 @@ func explain(path, dir string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && statErr == nil:
 		return fmt.Errorf("%s exists, but the interpreter in its first line (or its loader) does not: %w", path, err)
+	case errors.Is(err, syscall.ENOEXEC):
+		return fmt.Errorf("%s has no #! line, or is a program for another system: %w", path, err)
 	case errors.Is(err, fs.ErrPermission) && statErr == nil && st.Mode()&0o111 == 0:
 		return fmt.Errorf("%s is not executable (chmod +x): %w", path, err)
 	}

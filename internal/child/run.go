@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/extmesh/extmesh/internal/rawio"
@@ -70,6 +71,12 @@ func start(ctx context.Context, spec *Spec) (_ *run, err error) {
 	return r, nil
 }
 
+// running counts the children. maxWide is the number of them that get large pipes: if a user's pipes are too large together
+// (fs.pipe-user-pages-soft, by default 64 MiB), new ones have only 8 KiB, also those between programs that a child starts.
+var running atomic.Int64
+
+const maxWide = 64
+
 // pipes are the three pipes of a process.
 type pipes struct {
 	child, ours [3]*os.File
@@ -88,7 +95,7 @@ func (p *pipes) open() (err error) {
 		if err != nil {
 			return err
 		}
-		if i < 2 { // not stderr
+		if i < 2 && running.Load() <= maxWide { // not stderr
 			widen(w)
 		}
 		if i == 0 {

@@ -10,7 +10,7 @@ import (
 // processes on two cores spend most of their time waking each other.
 const pipeSize = 256 << 10
 
-// widen makes a pipe larger. It has no effect if the user already has too many large pipes.
+// widen makes a pipe larger.
 func widen(f *os.File) {
 	raw, err := f.SyscallConn()
 	if err != nil {

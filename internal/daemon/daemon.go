@@ -69,11 +69,15 @@ func Main(p Program) int {
 	return p.Execute(ctx, os.Args[1:], os.Stdout, os.Stderr)
 }
 
-// Signals returns a context that ends with the first SIGINT or SIGTERM. A signal more than a second later has the
+// Signals returns a context that ends with the first SIGINT, SIGTERM or SIGHUP, which a closed terminal sends. A signal more than a second later has the
 // default action: the process exits immediately. Signals within that second count as the first one, because
 // terminals, timeout(1) and process managers signal both the process and its group.
 func Signals(parent context.Context) (context.Context, context.CancelFunc) {
-	ctx, stop := signal.NotifyContext(parent, os.Interrupt, syscall.SIGTERM)
+	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // nohup ignores it
+		signals = append(signals, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(parent, signals...)
 	stopLater(ctx, stop)
 	return ctx, stop
 }

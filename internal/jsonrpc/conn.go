@@ -93,6 +93,25 @@ func (c *Conn) Stats() Stats {
 // Received returns how many bytes have been received so far. While it grows, the other side is running.
 func (c *Conn) Received() uint64 { return c.received.Load() }
 
+// Sent returns how many requests have been sent so far, for WaitsSince.
+func (c *Conn) Sent() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.pending.last
+}
+
+// WaitsSince reports whether a request that is one of the first sent has no answer yet, and is within its time.
+func (c *Conn) WaitsSince(sent uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id := range c.pending.of {
+		if id <= sent {
+			return true
+		}
+	}
+	return false
+}
+
 // Run reads until the stream ends (then it returns nil for EOF) or ctx does, and returns when the writer and all handlers
 // have stopped. Answers that are still in the pipe are delivered; then all other calls in flight fail.
 func (c *Conn) Run(ctx context.Context) error {

@@ -27,10 +27,15 @@ type CallSink interface {
 	SetTool(name string)
 	// SetToolFailed records that the result states that the tool failed. It is called before Deliver.
 	SetToolFailed()
+	// Began returns when the request arrived.
+	Began() time.Time
 }
 
 // SetTool implements CallSink.
 func (c *call) SetTool(name string) { c.tool = name }
+
+// Began implements CallSink.
+func (c *call) Began() time.Time { return c.began }
 
 // SetToolFailed implements CallSink.
 func (c *call) SetToolFailed() { c.toolFailed = true }

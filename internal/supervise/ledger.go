@@ -30,7 +30,9 @@ func (l *ledger) next(p Policy, now time.Time, o outcome, jitter float64) step {
 	if o.ready && o.healthy >= p.ResetAfter {
 		l.streak, l.backoff, l.probation = 0, 0, false
 	}
-	if !l.probation { // the restarts after which it gave up are the reason for as long as its retries fail
+	// The restarts after which it gave up are the reason for as long as its retries fail; and slow starts that all fail must
+	// not leave the window one after the other.
+	if o.ready && !l.probation {
 		l.slide(p.RestartWindow, now)
 	}
 	if o.permanent || l.probation || len(l.restarts) >= p.MaxRestarts {

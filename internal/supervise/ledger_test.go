@@ -34,6 +34,10 @@ func TestLedger(t *testing.T) {
 			{at: 0, want: 1 * time.Second},
 			{at: 1 * time.Second, ready: true, want: 2 * time.Second},
 		}},
+		{name: "slow starts that all fail do not leave the window", ends: []end{
+			{at: 5 * time.Minute, want: 1 * time.Second}, {at: 10 * time.Minute, want: 2 * time.Second}, {at: 15 * time.Minute, want: 4 * time.Second},
+			{at: 20 * time.Minute, want: 8 * time.Second}, {at: 25 * time.Minute, want: 16 * time.Second}, {at: 30 * time.Minute, failed: true, want: 5 * time.Minute},
+		}},
 		{name: "the delay stops at its maximum", policy: func(p *Policy) { p.MaxRestarts, p.MaxBackoff = 10, 3*time.Second }, ends: []end{
 			{want: 1 * time.Second}, {want: 2 * time.Second}, {want: 3 * time.Second}, {want: 3 * time.Second},
 		}},
