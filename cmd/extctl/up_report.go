@@ -249,6 +249,7 @@ func (p *progress) explainEmpty() {
 	if w := p.bridge.Settings.Watch; w.Enabled && w.Reload {
 		p.printf("\nIt starts as soon as it is there.")
 	}
+	p.printf("If there is one already: extctl discover %s prints why it is not used.", terminal.ShellWord(filepath.Clean(paths[0])))
 }
 
 func (p *progress) summaryJSON() error {

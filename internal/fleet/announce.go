@@ -76,7 +76,7 @@ func checkAnnounced(a *wire.Announce, prefix wire.Prefix) error {
 	switch {
 	case err != nil:
 		fault("subject_%w", err)
-	case inside(sp, prefix, "registry"), inside(sp, prefix, "control"), inside(sp, prefix, "log"):
+	case prefix.Reserves(sp):
 		fault("subject_prefix %q is inside the mesh's own subjects", sp)
 	}
 	for _, f := range []struct{ name, value string }{
@@ -121,11 +121,6 @@ func checkID(id, parent string) error {
 		return fmt.Errorf("the id %q is not a member of parent %q", id, parent)
 	}
 	return nil
-}
-
-func inside(sp, prefix wire.Prefix, verb string) bool {
-	own := string(prefix) + "." + verb
-	return string(sp) == own || strings.HasPrefix(string(sp), own+".")
 }
 
 // announced is the announcement of one instance.

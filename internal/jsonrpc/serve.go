@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -167,7 +168,7 @@ func (c *Conn) notification(ctx context.Context, env *Envelope) {
 func Protect(ctx context.Context, h rpc.Handler, r *rpc.Request) (result json.RawMessage, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			result, err = nil, &PanicError{Method: r.Method, Value: p}
+			result, err = nil, &PanicError{Method: r.Method, Value: p, Stack: debug.Stack()}
 		}
 	}()
 	return h.Handle(ctx, r)
@@ -177,6 +178,7 @@ func Protect(ctx context.Context, h rpc.Handler, r *rpc.Request) (result json.Ra
 type PanicError struct {
 	Method string
 	Value  any
+	Stack  []byte // of the goroutine that panicked
 }
 
 func (e *PanicError) Error() string { return fmt.Sprintf("%s panicked: %v", e.Method, e.Value) }

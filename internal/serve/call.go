@@ -139,7 +139,7 @@ func (s *service) take(at *endpoint, req *nats.Msg, hold bool) {
 		defer c.stop()
 		result, err := jsonrpc.Protect(ctx, s.h, &c.request)
 		if p, ok := err.(*jsonrpc.PanicError); ok {
-			s.inst.pub.opt.Logger.Error("handler panicked", "extension", s.inst.ID(), "method", p.Method, "panic", p.Value)
+			s.inst.pub.opt.Logger.Error("handler panicked", "extension", s.inst.ID(), "method", p.Method, "panic", p.Value, "stack", string(p.Stack))
 		}
 		c.Deliver(&c.Exchange, s.unlessStopped(handled(ctx, result, wire.OfHandler(ctx, err))))
 	}()

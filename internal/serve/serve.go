@@ -162,6 +162,10 @@ func (s *service) enter(a wire.Announce) error {
 	return err
 }
 
+// takenUpTimeout limits how long drain waits for the connection's subscriptions. A request that is still queued then is answered
+// with unavailable, ran "no".
+const takenUpTimeout = 2 * time.Second
+
 // drain stops the service without losing a call: unsubscribe, wait until the server has processed that and everything that
 // it had sent is handled, complete the calls, send the answers.
 func (s *service) drain() error {
@@ -171,6 +175,7 @@ func (s *service) drain() error {
 	_ = s.flush(ctx, time.Second) // without a connection nothing more arrives
 	select {
 	case <-s.inst.pub.takenUp():
+	case <-time.After(takenUpTimeout): // another subscription of the connection is busy; the service's own never block
 	case <-ctx.Done():
 	}
 	if s.opt.OnRetired != nil {

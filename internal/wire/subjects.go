@@ -36,6 +36,16 @@ func ParsePrefix(s string) (Prefix, error) {
 	return Prefix(s), nil
 }
 
+// Reserves reports whether a subject prefix is inside the mesh's own subjects.
+func (p Prefix) Reserves(sp Prefix) bool {
+	for _, own := range []string{"registry", "control", "log"} {
+		if rest, ok := strings.CutPrefix(string(sp), string(p)+"."+own); ok && (rest == "" || rest[0] == '.') {
+			return true
+		}
+	}
+	return false
+}
+
 // CheckID checks an extension id, ^[a-z][a-z0-9_-]*$ and at most 64 bytes, or, where member is true, also
 // the dotted id of a member: <id>.<server>.
 func CheckID(id string, member bool) error {

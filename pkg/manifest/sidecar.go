@@ -112,9 +112,12 @@ func (t serversTable) members() map[string]MCPServer {
 			continue
 		}
 		server := sub.server(sub.sidecarKind()).only()
-		if t.Faults == before {
+		switch {
+		case server.isMesh():
+			t.Info(sub.Path, "is left out, because it is the mesh itself (extctl mcp), whose tools would be offered once more")
+		case t.Faults == before:
 			out[names[written]] = server
-		} else {
+		default:
 			t.Warn(sub.Path, "is left out because of the faults reported for it")
 		}
 	}
@@ -122,6 +125,12 @@ func (t serversTable) members() map[string]MCPServer {
 		return nil
 	}
 	return out
+}
+
+// isMesh reports whether the server is extctl mcp, as `extctl mcp install` writes it.
+func (s MCPServer) isMesh() bool {
+	base := s.Command[strings.LastIndexAny(s.Command, `/\`)+1:]
+	return strings.TrimSuffix(base, ".exe") == "extctl" && slices.Contains(s.Args, "mcp")
 }
 
 // memberNames returns the member's name for the name of each server. Illegal names are converted to legal ones that no

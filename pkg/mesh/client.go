@@ -90,7 +90,7 @@ func (c *Client) Call(ctx context.Context, tool string, args json.RawMessage) (j
 
 // CallStream is Call with progress: every notification that the extension sends about this call is passed to progress,
 // whole, from the calling goroutine. With a progress that is not nil, extensions that use MCP's progress are requested to
-// send it.
+// send it. A native child sends progress only if the arguments contain _meta.progressToken.
 func (c *Client) CallStream(ctx context.Context, tool string, args json.RawMessage, progress func(notification json.RawMessage)) (json.RawMessage, error) {
 	return c.Do(ctx, ToolCall{Tool: tool, Arguments: args, Progress: progress})
 }

@@ -126,6 +126,9 @@ func (e *Service) check() error {
 			errs = append(errs, err)
 		}
 	}
+	if own, err := wire.ParsePrefix(e.SubjectPrefix); err == nil && wire.Prefix(cmp.Or(e.Prefix, wire.DefaultPrefix)).Reserves(own) {
+		errs = append(errs, fmt.Errorf("its subject prefix %q is inside the mesh's own subjects", own))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("mesh: %w", err)
 	}

@@ -236,6 +236,9 @@ func TestServeRefuses(t *testing.T) {
 		}
 	}
 	err := mesh.Serve(t.Context(), nil, mesh.Service{ID: "Bad Id", Prefix: "my mesh", SubjectPrefix: "ext.*"})
+	if own := mesh.Serve(t.Context(), nil, mesh.Service{ID: "weather", Version: "1.0.0", Handler: &mesh.Toolbox{}, SubjectPrefix: "ext.registry.weather"}); own == nil || !strings.Contains(own.Error(), "the mesh's own subjects") {
+		t.Error(own)
+	}
 	for _, want := range []string{"Bad Id", "version", "handler", "my mesh", "ext.*"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not speak of %q", err, want)

@@ -15,7 +15,10 @@ package stdio
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
+	"os"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/wire"
@@ -29,7 +32,7 @@ func Serve(ctx context.Context, r io.Reader, w io.Writer, h rpc.Handler) error {
 	return jsonrpc.Serve(ctx, r, w, own(h))
 }
 
-// own returns h with its errors and its progress as its caller gets them: the error of a call that h made is not the error of
+// own returns h with its errors and its progress as its caller gets them, and its panics on standard error: the error of a call that h made is not the error of
 // its own call, and progress has the token of the request, or is not sent if the request has none.
 func own(h rpc.Handler) rpc.Handler {
 	if h == nil {
@@ -48,7 +51,10 @@ func own(h rpc.Handler) rpc.Handler {
 				return notify(method, params)
 			}
 		}
-		result, err := h.Handle(ctx, r)
+		result, err := jsonrpc.Protect(ctx, h, r)
+		if p, ok := errors.AsType[*jsonrpc.PanicError](err); ok { // the caller does not get the cause; the bridge shows stderr
+			fmt.Fprintf(os.Stderr, "%v\n\n%s", p, p.Stack)
+		}
 		return result, wire.OfHandler(ctx, err)
 	})
 }
