@@ -77,3 +77,16 @@ func TestListOutline(t *testing.T) {
 		t.Errorf("from the registry, revision %d of %s:\n%s\nfrom the bucket:\n%s", fromRegistry.Revision, fromRegistry.CatalogID, two, one)
 	}
 }
+
+// TestNeverMaintained: the catalog that no registry has maintained yet has neither an id nor an age.
+func TestNeverMaintained(t *testing.T) {
+	b, stop, err := newBed(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	code, stdout, stderr := extctl(t.Context(), b.url, "list", "--json")
+	if want := `"catalog_id":"","revision":0,"age_ms":null,"stale":true,"extensions":[]}`; code != 0 || !strings.Contains(stdout, want) {
+		t.Errorf("exit %d, %s%s", code, stdout, stderr)
+	}
+}

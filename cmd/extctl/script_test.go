@@ -124,6 +124,9 @@ func setupScript(env *testscript.Env) error {
 		return err
 	}
 	env.Defer(stop)
+	if _, err := b.kv.PutString(context.Background(), "epoch.registry", `{"catalog_id":"2026-01-02T03:04:05Z"}`); err != nil {
+		return err
+	}
 	env.Values[bedKey{}] = b
 	env.Setenv("NATS_URL", b.url)
 	env.Setenv("GORACE", "atexit_sleep_ms=0") // a second for every extctl, otherwise

@@ -135,7 +135,7 @@ func (s *session) catalog(ctx context.Context, kinds ...string) (*mesh.Catalog, 
 
 // load is catalog without the warning.
 func (s *session) load(ctx context.Context, o mesh.CatalogOptions, kinds ...string) (*mesh.Catalog, error) {
-	o.Prefix, o.AskStreamInfo = string(s.prefix), true
+	o.Prefix = string(s.prefix)
 	ctx, cancel := s.denied.watch(ctx, directGet)
 	defer cancel()
 	c, err := mesh.LoadCatalog(ctx, s.nc, o, kinds...)
@@ -178,7 +178,7 @@ func (s *session) warnIfOld(age time.Duration) {
 func (s *session) follow(ctx context.Context, f func(context.Context, *mesh.Catalog) error) error {
 	ctx, cancel := s.denied.watch(ctx, directGet)
 	defer cancel()
-	c := mesh.NewCatalog(s.nc, mesh.CatalogOptions{Prefix: string(s.prefix), AskStreamInfo: true})
+	c := mesh.NewCatalog(s.nc, mesh.CatalogOptions{Prefix: string(s.prefix)})
 	ctx, end := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { end(c.Run(ctx)) }) // ends with ctx

@@ -244,7 +244,7 @@ func findByLocalName(c *mesh.Catalog, name string, notFound *mesh.NotFoundError)
 func (s *session) oneExtension(ctx context.Context, id string) (*mesh.Catalog, error) {
 	ctx, cancel := s.denied.watch(ctx, directGet)
 	defer cancel()
-	c, err := mesh.LoadExtension(ctx, s.nc, mesh.CatalogOptions{Prefix: string(s.prefix), AskStreamInfo: true}, id)
+	c, err := mesh.LoadExtension(ctx, s.nc, mesh.CatalogOptions{Prefix: string(s.prefix)}, id)
 	return c, s.denied.explain(err)
 }
 

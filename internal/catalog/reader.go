@@ -198,27 +198,6 @@ func (r Reader) Extent(ctx context.Context) (first Stamp, messages int, err erro
 	return page[0].At, len(page) + pending, nil
 }
 
-// Created requests the creation time of the stream from JetStream, which identifies the bucket. This needs a permission that
-// agents do not have.
-func (r Reader) Created(ctx context.Context) (id string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	m, err := r.Conn.RequestWithContext(ctx, "$JS.API.STREAM.INFO."+r.stream(), nil)
-	if err != nil {
-		return "", err
-	}
-	var info struct {
-		Created time.Time `json:"created"`
-	}
-	if err := json.Unmarshal(m.Data, &info); err != nil {
-		return "", err
-	}
-	if info.Created.IsZero() {
-		return "", ErrNoCatalog
-	}
-	return info.Created.UTC().Format(time.RFC3339Nano), nil
-}
-
 // stored reads a message that direct get returned.
 func (r Reader) stored(m *nats.Msg) (Change, error) {
 	key, ok := strings.CutPrefix(m.Header.Get(headerSubject), r.subject(""))

@@ -129,7 +129,7 @@ const deregisterTimeout = 3 * time.Second
 
 func (m *programs) awaitDeregistered(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, deregisterTimeout)
-	c := mesh.NewCatalog(m.nc, mesh.CatalogOptions{Prefix: string(m.Bridge.Prefix), AskStreamInfo: true})
+	c := mesh.NewCatalog(m.nc, mesh.CatalogOptions{Prefix: string(m.Bridge.Prefix)})
 	var following sync.WaitGroup
 	defer following.Wait()
 	defer cancel()

@@ -53,7 +53,7 @@ func (s *service) pause() bool {
 		return false
 	}
 	s.paused = true
-	if err := s.inst.pub.stop(s.svc); err != nil {
+	if err := s.svc.stop(); err != nil {
 		s.inst.pub.opt.Logger.Warn("could not unsubscribe a service", "extension", s.inst.ID(), "error", err)
 	}
 	return true
@@ -79,8 +79,8 @@ func (s *service) readd() (added bool, err error) {
 	if s.svc == nil || !s.paused {
 		return false, nil
 	}
-	if !s.svc.isStopped() { // pause failed, or there was no connection
-		if err := s.inst.pub.stop(s.svc); err != nil {
+	if !s.svc.isStopped() { // pause failed
+		if err := s.svc.stop(); err != nil {
 			return false, err
 		}
 	}

@@ -32,8 +32,6 @@ type Publisher struct {
 	opt PublisherOptions
 	in  chan *nats.Msg // cancellations and acknowledgements
 
-	mu      sync.Mutex
-	retired []*microService // to be stopped when the connection is back
 	calls   cancels
 	streams streams
 
@@ -72,7 +70,6 @@ func (n *Publisher) Run(ctx context.Context) error {
 	wg.Go(func() { n.discovery.run(running) }) // owned by Run; ends with it
 	defer natsconn.TrafficOf(n.nc).OnMove(n.pauseServices)()
 	defer n.listenForDenials()()
-	defer n.stopRetired()
 	if err := n.read(ctx); ctx.Err() == nil {
 		return err
 	}
@@ -81,9 +78,7 @@ func (n *Publisher) Run(ctx context.Context) error {
 
 // read is the loop of Run.
 func (n *Publisher) read(ctx context.Context) error {
-	connected := n.nc.StatusChanged(nats.CONNECTED)
-	defer n.nc.RemoveStatusListener(connected)
-	closed := n.nc.StatusChanged(nats.CLOSED) // a listener of its own, because one that is full misses statuses
+	closed := n.nc.StatusChanged(nats.CLOSED)
 	defer n.nc.RemoveStatusListener(closed)
 	tick := time.NewTicker(wire.StreamTick)
 	defer tick.Stop()
@@ -100,9 +95,6 @@ func (n *Publisher) read(ctx context.Context) error {
 			return nats.ErrConnectionClosed
 		case now := <-tick.C:
 			n.streams.tick(now)
-			if n.nc.IsConnected() {
-				n.stopRetired()
-			}
 		case now := <-probe.C:
 			n.probeCallers(now)
 		case m := <-n.in:
@@ -111,33 +103,6 @@ func (n *Publisher) read(ctx context.Context) error {
 			} else {
 				n.calls.receive(m.Data)
 			}
-		case <-connected:
-			n.stopRetired()
-		}
-	}
-}
-
-// stop stops a service, now or as soon as the connection is back. If subscriptions are drained without a connection,
-// nats.go subscribes them again at the reconnect and removes them a moment later: the server would go on delivering calls
-// that nothing handles.
-func (n *Publisher) stop(svc *microService) error {
-	if n.nc.IsConnected() || n.nc.IsClosed() {
-		return svc.stop()
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.retired = append(n.retired, svc)
-	return nil
-}
-
-func (n *Publisher) stopRetired() {
-	n.mu.Lock()
-	retired := n.retired
-	n.retired = nil
-	n.mu.Unlock()
-	for _, svc := range retired {
-		if err := svc.stop(); err != nil {
-			n.opt.Logger.Warn("could not stop a service", "service", svc.identity.Name, "error", err)
 		}
 	}
 }

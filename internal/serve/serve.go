@@ -171,7 +171,7 @@ const takenUpTimeout = 2 * time.Second
 func (s *service) drain() error {
 	ctx, cancel := context.WithTimeout(s.ctx, s.opt.DrainTimeout)
 	defer cancel()
-	err := s.inst.pub.stop(s.retire())
+	err := s.retire().stop()
 	_ = s.flush(ctx, time.Second) // without a connection nothing more arrives
 	select {
 	case <-s.inst.pub.takenUp():

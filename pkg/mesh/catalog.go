@@ -25,11 +25,6 @@ type CatalogOptions struct {
 	Prefix string       // of the mesh's subjects. Default "ext"
 	Logger *slog.Logger // what a follower met and survived; nil discards it
 
-	// AskStreamInfo allows a request to JetStream for the creation time of the bucket if the registry has not written it
-	// into the bucket. It needs the permission to publish on $JS.API.STREAM.INFO.<stream>, which operators have and agents
-	// do not.
-	AskStreamInfo bool
-
 	// NoSchemas leaves out the schemas of the tools, and their further members. They are most of the memory of a catalog.
 	NoSchemas bool
 }

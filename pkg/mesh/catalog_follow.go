@@ -301,7 +301,7 @@ func (c *Catalog) loadKinds(ctx context.Context, kinds []string) error {
 			through = last
 		}
 	}
-	c.takeAll(changes, through, c.catalogID(ctx, changes))
+	c.takeAll(changes, through, catalogID(changes))
 	return nil
 }
 
@@ -311,7 +311,7 @@ func (c *Catalog) loadAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.takeAll(changes, through, c.catalogID(ctx, changes))
+	c.takeAll(changes, through, catalogID(changes))
 	return nil
 }
 
@@ -405,22 +405,14 @@ func (c *Catalog) take(changes []change, seen time.Time) {
 	c.publish(events)
 }
 
-// catalogID returns the creation time of the stream: from epoch.registry, where the registry writes it, or with
-// AskStreamInfo from JetStream; "" if neither has it.
-func (l *loader) catalogID(ctx context.Context, changes []change) string {
+// catalogID returns the creation time of the stream, which the registry writes to epoch.registry; "" until it has.
+func catalogID(changes []change) string {
 	for _, ch := range changes {
 		if id := epochID(ch); id != "" {
 			return id
 		}
 	}
-	if !l.opts.AskStreamInfo {
-		return ""
-	}
-	id, err := l.reader.Created(ctx)
-	if err != nil {
-		l.opts.Logger.Debug("cannot read the creation time of the catalog", "error", err)
-	}
-	return id
+	return ""
 }
 
 // epochID returns the catalog's id if ch is epoch.registry and has one.

@@ -20,6 +20,6 @@ func LoadExtension(ctx context.Context, nc *nats.Conn, o CatalogOptions, id stri
 	if err != nil {
 		return nil, err
 	}
-	c.takeAll(changes, through, c.catalogID(ctx, changes))
+	c.takeAll(changes, through, catalogID(changes))
 	return c, nil
 }

@@ -79,34 +79,12 @@ func TestCatalogLoad(t *testing.T) {
 		}
 	}
 	b.kv.Delete(t.Context(), "x")
-	c, err = LoadCatalog(t.Context(), b.nc, CatalogOptions{AskStreamInfo: true, Prefix: "ext"})
+	c, err = LoadCatalog(t.Context(), b.nc, CatalogOptions{Prefix: "ext"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if id, _ := c.Revision(); id != "2026-01-02T03:04:05Z" {
 		t.Errorf("catalog id = %q: the registry's word goes first", id)
-	}
-}
-
-func TestCatalogIDFromStream(t *testing.T) {
-	b := newCatalogBed(t)
-	b.bucket()
-	st, err := b.kv.Status(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := st.(*jetstream.KeyValueBucketStatus).StreamInfo().Created.UTC().Format(time.RFC3339Nano)
-	var id string
-	natstest.Eventually(t, "the catalog has an id", func() bool { // which it lacks if NATS does not answer in time
-		c, err := LoadCatalog(t.Context(), b.nc, CatalogOptions{AskStreamInfo: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		id, _ = c.Revision()
-		return id != ""
-	})
-	if id != want {
-		t.Errorf("catalog id = %q, want %q", id, want)
 	}
 }
 
