@@ -256,18 +256,10 @@ func (s *session) allFailed(failed failures) error {
 			}
 			out = append(out, &reworded{text, g.err})
 		default:
-			out = append(out, fmt.Errorf("%w; the same for %s", g.err, moreBridges(g.bridges[1:])))
+			out = append(out, fmt.Errorf("%w; the same for %s", g.err, words.Some(g.bridges[1:], 3)))
 		}
 	}
 	return errors.Join(out...)
-}
-
-// moreBridges names bridges: the names of a few, the number of many.
-func moreBridges(names []string) string {
-	if len(names) > 3 {
-		return fmt.Sprintf("%d other bridges", len(names))
-	}
-	return strings.Join(names, ", ")
 }
 
 // spot is an instance as its bridge reports it.

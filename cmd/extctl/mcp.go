@@ -21,6 +21,7 @@ import (
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/door"
 	"github.com/extmesh/extmesh/internal/natsd/storelock"
+	"github.com/extmesh/extmesh/internal/pause"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -238,7 +239,7 @@ func (l *mcpLink) run(ctx context.Context) {
 			l.logger.Warn("the mesh is not reachable; trying again until it is", "error", err)
 		}
 		logged = err != nil
-		pause(ctx, retryEvery)
+		pause.For(ctx, retryEvery)
 	}
 }
 
@@ -269,7 +270,7 @@ func (l *mcpLink) connect(ctx context.Context, target daemon.Target) error {
 		return func() { _ = s.Unsubscribe() }, err // an error means that the connection is closed
 	})
 	for ctx.Err() == nil && !l.isElsewhere(nc, target) {
-		pause(ctx, retryEvery)
+		pause.For(ctx, retryEvery)
 	}
 	return nil
 }
@@ -302,22 +303,12 @@ func (l *mcpLink) isElsewhere(nc *nats.Conn, target daemon.Target) bool {
 	return nc.IsClosed() || err == nil && now.URLs() != target.URLs()
 }
 
-// pause waits for d or the end of ctx.
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
-}
-
 // keepUp runs a mesh with the extensions under dirs, unless another process of this user does. If that process ends, this
 // one takes over.
 func keepUp(ctx context.Context, a *app, dirs []string, logger *slog.Logger) {
 	quiet := *a
 	quiet.stdout, quiet.json = io.Discard, false // stdout is for messages of the protocol
-	for ; ctx.Err() == nil; pause(ctx, 2*time.Second) {
+	for ; ctx.Err() == nil; pause.For(ctx, 2*time.Second) {
 		if _, running := storelock.Running(daemon.StoreDir("")); running { // an attempt starts a process, and reads all settings
 			continue
 		}

@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"strings"
 
 	"github.com/extmesh/extmesh/internal/bridge"
 	"github.com/extmesh/extmesh/internal/child"
@@ -28,15 +27,9 @@ func main() {
 	os.Exit(daemon.Main(program()))
 }
 
-// paths is a flag that may be given more than once.
-type paths []string
-
-func (p *paths) String() string     { return strings.Join(*p, ", ") }
-func (p *paths) Set(s string) error { *p = append(*p, s); return nil }
-
 func program() daemon.Program {
 	var file, name, state, secrets string
-	var search paths
+	var search []string
 	var settings config.Config
 	var awaitWatchdog, stopWatchdog func()
 	read := func(log *slog.Logger) (config.Config, error) {
@@ -51,7 +44,10 @@ func program() daemon.Program {
 		Summary: "Runs the extensions of this host and makes them available on the mesh.",
 		Flags: func(fs *flag.FlagSet) {
 			fs.StringVar(&file, "config", "", "extensions.yaml `FILE` (default "+config.DefaultPath+" if it exists)")
-			fs.Var(&search, "search-path", "look for extensions in `DIR` instead of the file's search_paths; may be repeated")
+			fs.Func("search-path", "look for extensions in `DIR` instead of the file's search_paths; may be repeated", func(dir string) error {
+				search = append(search, dir)
+				return nil
+			})
 			fs.StringVar(&name, "name", bridge.DefaultName(), "this bridge's `NAME` on the mesh")
 			fs.StringVar(&secrets, "secrets", "", "`MODE` of extensions.secrets, instead of what the file says: inherit or granted")
 			fs.StringVar(&state, "state-dir", bridge.DefaultStateDir(), "`DIR` in which each extension gets its own state directory")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/extmesh/extmesh/internal/mcp"
@@ -58,49 +57,8 @@ func (h *httpServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // refuse refuses a request. Only mistakes that an attacker makes, or a client with an old token, are counted and logged.
 func (h *httpServer) refuse(w http.ResponseWriter, r *http.Request, f *fault, principal string) {
 	h.door.metrics.refuse(f.reason)
-	if more, ok := h.log.next(f.reason, time.Now()); ok {
-		h.door.opt.Logger.Warn("request refused", "status", f.status, "reason", f.text, "client", principal, "remote", r.RemoteAddr, "more", more)
-	}
+	h.log[f.reason].Do(func() {
+		h.door.opt.Logger.Warn("request refused", "status", f.status, "reason", f.text, "client", principal, "remote", r.RemoteAddr)
+	})
 	f.write(w)
-}
-
-// refusalLog limits the records about refused requests to one per second and reason.
-type refusalLog struct {
-	mu   sync.Mutex
-	last map[string]*refusalCount
-}
-
-type refusalCount struct {
-	at   time.Time
-	more int
-}
-
-// next reports whether to log a refusal, and how many have not been logged since the last one.
-func (l *refusalLog) next(reason string, now time.Time) (more int, ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	c := l.last[reason]
-	if c == nil {
-		c = &refusalCount{}
-		if l.last == nil {
-			l.last = map[string]*refusalCount{}
-		}
-		l.last[reason] = c
-	}
-	if now.Sub(c.at) < time.Second {
-		c.more++
-		return 0, false
-	}
-	more, c.more, c.at = c.more, 0, now
-	return more, true
-}
-
-// isDraining reports whether the server stops.
-func (h *httpServer) isDraining() bool {
-	select {
-	case <-h.drain:
-		return true
-	default:
-		return false
-	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/extmesh/extmesh/internal/mcp"
 	"github.com/extmesh/extmesh/internal/rawio"
 	"github.com/extmesh/extmesh/pkg/rpc"
+	"golang.org/x/time/rate"
 )
 
 // HTTPOptions are the settings of the HTTP transport.
@@ -56,15 +57,18 @@ type httpServer struct {
 	sessions *sessions
 	users    users
 	dialled  *identities
-	log      refusalLog
-	drain    chan struct{} // closed when the server stops: streams end
+	log      map[string]*rate.Sometimes // by the reason of a refusal
+	drain    chan struct{}              // closed when the server stops: streams end
 }
 
 func (d *Door) newHTTPServer(o HTTPOptions) *httpServer {
 	o.MaxBody = cmp.Or(o.MaxBody, 4<<20)
 	o.MaxSessions = cmp.Or(o.MaxSessions, 1000)
 	o.Drain = max(0, cmp.Or(o.Drain, 30*time.Second))
-	h := &httpServer{door: d, opt: o, sessions: newSessions(o.MaxSessions), drain: make(chan struct{}), users: users{rate: o.Rate}}
+	h := &httpServer{door: d, opt: o, sessions: newSessions(o.MaxSessions), drain: make(chan struct{}), users: users{rate: o.Rate}, log: map[string]*rate.Sometimes{}}
+	for _, reason := range refusals {
+		h.log[reason] = &rate.Sometimes{Interval: time.Second}
+	}
 	h.dialled = &identities{door: d, dial: o.Dial, all: map[string]*identity{}}
 	d.metrics.web.Store(h)
 	return h

@@ -122,12 +122,7 @@ func (s *identities) connect(ctx context.Context, id *identity) {
 
 // isClosed reports whether a connection has ended. The caller holds identities.mu.
 func (id *identity) isClosed() bool {
-	select {
-	case <-id.done:
-		return id.err == nil && id.conn.IsClosed()
-	default:
-		return false
-	}
+	return isClosed(id.done) && id.err == nil && id.conn.IsClosed()
 }
 
 // release ends the use of id, which can be nil.
@@ -165,9 +160,7 @@ func (s *identities) remove(id *identity) {
 
 // closeUnused closes a connection that has been removed and is not used any more. The caller holds mu.
 func (s *identities) closeUnused(id *identity) {
-	select {
-	case <-id.done:
-	default:
+	if !isClosed(id.done) {
 		return // connect calls it again
 	}
 	if id.gone && id.users == 0 && id.conn.Close != nil {

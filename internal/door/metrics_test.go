@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
@@ -77,21 +76,6 @@ func TestAccessLog(t *testing.T) {
 	}
 	if strings.Contains(log.String(), "secret-") {
 		t.Errorf("the log has a secret: %s", log.String())
-	}
-}
-
-// TestRefusalLog refuses requests within a second, and later: there is one record a second, with the number of the others.
-func TestRefusalLog(t *testing.T) {
-	var l refusalLog
-	start := time.Now()
-	for _, step := range []struct {
-		after time.Duration
-		more  int
-		ok    bool
-	}{{0, 0, true}, {400 * time.Millisecond, 0, false}, {900 * time.Millisecond, 0, false}, {1100 * time.Millisecond, 2, true}} {
-		if more, ok := l.next("token", start.Add(step.after)); ok != step.ok || ok && more != step.more {
-			t.Errorf("after %s: %d, %t", step.after, more, ok)
-		}
 	}
 }
 

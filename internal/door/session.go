@@ -252,7 +252,7 @@ func (x *exchange) legacy(q *request) {
 }
 
 func (x *exchange) initialize(q *request) {
-	if x.h.isDraining() {
+	if isClosed(x.h.drain) {
 		x.refuse(http.StatusServiceUnavailable, "the server is stopping: connect again")
 		return
 	}
