@@ -47,7 +47,7 @@ var confined = []struct {
 		"internal/document limits what its parser is given, which would take minutes for hostile files"},
 	{"github.com/failsafe-go/failsafe-go", []string{"internal/breaker"},
 		"its half-open state jams or closes wrongly without the tokens that internal/breaker adds"},
-	{"github.com/nats-io/nats-server", []string{"internal/natsd", "internal/natstest"},
+	{"github.com/nats-io/nats-server", []string{"internal/natsd", "internal/natstest", "bench"},
 		"only natsd locks the store of the embedded server"},
 	{"github.com/nats-io/nats.go", []string{"internal/natsconn", "internal/natstest", "internal/catalog", "internal/serve", "pkg/mesh", "internal/bridge", "internal/registry", "internal/natsd",
 		"internal/daemon", "internal/localmesh", "internal/doctor", "cmd", "e2e", "bench", "examples/services"},

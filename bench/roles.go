@@ -5,17 +5,16 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"log/slog"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
+	natsd "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
-	"github.com/extmesh/extmesh/internal/natsd"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 	"github.com/extmesh/extmesh/pkg/rpc/stdio"
@@ -35,7 +34,9 @@ func play(role string) {
 	}
 	switch role {
 	case "natsd":
-		check(natsd.RunConfig(ctx, os.Getenv("NATS_CONFIG"), slog.New(slog.NewTextHandler(os.Stderr, nil))))
+		s := must(natsd.NewServer(must(natsd.ProcessConfigFile(os.Getenv("NATS_CONFIG")))))
+		s.Start()
+		s.WaitForShutdown()
 	case "micro":
 		runMicro(ctx)
 	case "native": // an extension that is its own service on NATS
@@ -53,9 +54,8 @@ const bareSubject = "bare.echo"
 // runMicro runs a bare micro service, the least that a NATS service can do.
 func runMicro(ctx context.Context) {
 	nc := must(nats.Connect(os.Getenv("NATS_URL")))
-	echo := micro.HandlerFunc(func(r micro.Request) { r.Respond(r.Data()) })
 	svc := must(micro.AddService(nc, micro.Config{Name: "bare", Version: "1.0.0"}))
-	check(svc.AddEndpoint("echo", echo, micro.WithEndpointSubject(bareSubject)))
+	check(svc.AddEndpoint("echo", micro.HandlerFunc(func(r micro.Request) { r.Respond(r.Data()) }), micro.WithEndpointSubject(bareSubject)))
 	<-ctx.Done()
 }
 

@@ -46,9 +46,6 @@ type Program struct {
 	// mistakes are reported immediately. Errors become UsageErrors. It may be nil.
 	Check func(*slog.Logger) error
 
-	// Connect changes the connection's options after the flags are parsed; it may be nil.
-	Connect func(*ConnectOptions)
-
 	// Run is the program's work. It returns when ctx ends. p.NC is connected, and is closed after Run.
 	Run func(ctx context.Context, p Process) error
 }
@@ -220,18 +217,9 @@ func (p Program) run(parent context.Context, args []string, stdout, stderr io.Wr
 
 // connected connects to NATS, waiting if necessary, and runs the program.
 func (p Program) connected(ctx context.Context, t Target, proc Process) error {
-	o := ConnectOptions{Name: p.Name, Logger: proc.Logger, Wait: true}
-	if p.Connect != nil {
-		p.Connect(&o)
-	}
-	onDenied := o.OnDenied
-	o.OnDenied = func(err error) {
-		proc.Health.denied(proc.Prefix, err)
-		if onDenied != nil {
-			onDenied(err)
-		}
-	}
-	nc, err := t.Connect(ctx, o)
+	nc, err := t.Connect(ctx, ConnectOptions{
+		Name: p.Name, Logger: proc.Logger, Wait: true, OnDenied: func(err error) { proc.Health.denied(proc.Prefix, err) },
+	})
 	if err != nil {
 		return err
 	}

@@ -33,11 +33,9 @@ import (
 
 // Config sets where a server listens and stores its data. Only StoreDir is required.
 type Config struct {
-	Host       string // default 127.0.0.1
-	Port       int    // 0: 4222; -1: a free one
-	StoreDir   string // for JetStream's files, the lock and the note about its holder; created if missing
-	DontListen bool   // in-process connections only
-	ServerName string // default extmesh-<host name>
+	Host     string // default 127.0.0.1
+	Port     int    // 0: 4222; -1: a free one
+	StoreDir string // for JetStream's files, the lock and the note about its holder; created if missing
 	// RequirePassword makes the server refuse clients without a password, which Start chooses. Programs of the same user
 	// find it with storelock.Running.
 	RequirePassword bool
@@ -102,18 +100,14 @@ func options(cfg Config) *server.Options {
 	if cfg.Port == 0 {
 		cfg.Port = server.DEFAULT_PORT
 	}
-	if cfg.ServerName == "" {
-		host, err := os.Hostname()
-		if err != nil {
-			host = "local"
-		}
-		cfg.ServerName = "extmesh-" + host
+	host, err := os.Hostname()
+	if err != nil {
+		host = "local"
 	}
 	return &server.Options{
-		ServerName:       cfg.ServerName,
+		ServerName:       "extmesh-" + host,
 		Host:             cfg.Host,
 		Port:             cfg.Port,
-		DontListen:       cfg.DontListen,
 		JetStream:        true,
 		StoreDir:         cfg.StoreDir,
 		SyncInterval:     10 * time.Second,
@@ -130,7 +124,7 @@ func options(cfg Config) *server.Options {
 // start runs a server until it accepts connections.
 func start(opts *server.Options, logger *slog.Logger) (*server.Server, error) {
 	addr := net.JoinHostPort(opts.Host, strconv.Itoa(opts.Port))
-	if !opts.DontListen && opts.Port > 0 && listens(addr) { // the usual case, without the error in the log and a start of JetStream
+	if opts.Port > 0 && listens(addr) { // the usual case, without the error in the log and a start of JetStream
 		return nil, &PortError{Addr: addr, Err: syscall.EADDRINUSE}
 	}
 	srv, err := server.NewServer(opts)
@@ -191,13 +185,9 @@ func (e *PortError) Error() string { return fmt.Sprintf("cannot listen on %s: %v
 // Unwrap returns the listener's error.
 func (e *PortError) Unwrap() error { return e.Err }
 
-// ClientURL returns the address for clients, nats://127.0.0.1:4222, or "" if the server does not listen.
+// ClientURL returns the address for clients, nats://127.0.0.1:4222.
 func (s *Server) ClientURL() string {
-	addr := s.srv.Addr()
-	if addr == nil {
-		return ""
-	}
-	return (&url.URL{Scheme: "nats", Host: addr.String()}).String()
+	return (&url.URL{Scheme: "nats", Host: s.srv.Addr().String()}).String()
 }
 
 // InProcess returns the option that connects without a socket: nats.Connect("", s.InProcess()).

@@ -58,10 +58,7 @@ func TestStartKeepsDataAcrossRestarts(t *testing.T) {
 	}
 	s.Shutdown()
 
-	s = startServer(t, Config{StoreDir: dir, DontListen: true})
-	if s.ClientURL() != "" {
-		t.Errorf("ClientURL = %q of a server that does not listen", s.ClientURL())
-	}
+	s = startServer(t, Config{StoreDir: dir, Port: -1})
 	nc := connect(t, "", s.InProcess())
 	if got := nc.MaxPayload(); got != 4<<20 {
 		t.Errorf("max payload %d", got)
