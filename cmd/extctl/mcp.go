@@ -119,7 +119,7 @@ func runMCP(ctx context.Context, a *app, o mcpOptions) error {
 	if o.http.admin != "" && o.http.addr == "" {
 		return usage("--admin needs --http")
 	}
-	defer daemon.HeapFloor(heapFloor)()
+	daemon.HeapFloor(heapFloor)
 	// The calls in flight complete after ctx has ended.
 	whole, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var background sync.WaitGroup

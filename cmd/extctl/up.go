@@ -97,7 +97,7 @@ func runUp(ctx context.Context, a *app, o upOptions) error {
 		return err
 	}
 	defer m.mcp.close()
-	defer daemon.HeapFloor(heapFloor)()
+	daemon.HeapFloor(heapFloor)
 	var stopWatchdog func()
 	m.bridge.Watchdog, stopWatchdog = bridge.StartWatchdog(m.logger) // starts while NATS starts
 	defer stopWatchdog()

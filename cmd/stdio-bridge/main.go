@@ -72,7 +72,7 @@ func program() daemon.Program {
 			reread := func() (config.Config, error) { return read(p.Logger) }
 			host, _ := os.Hostname() // for display only; may be empty
 			defer stopWatchdog()
-			defer daemon.HeapFloor(8 << 20)()
+			daemon.HeapFloor(8 << 20)
 			b := bridge.New(p.NC, bridge.Config{
 				Name: name, Host: host, Prefix: p.Prefix, Version: daemon.Version(), Settings: settings,
 				Reread: reread, StateDir: state, Watchdog: awaitWatchdog, Logger: p.Logger,

@@ -156,8 +156,10 @@ func (t Token) Done(o Outcome) {
 			return
 		}
 		if t.probe {
-			b.epoch++
 			b.retryAt = time.Time{}
+			if o != Neutral { // another probe may still be in progress
+				b.epoch++
+			}
 		}
 		switch o {
 		case Success:

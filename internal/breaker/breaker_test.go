@@ -173,7 +173,7 @@ func TestPanickingProbe(t *testing.T) {
 	})
 }
 
-// A probe that never ends blocks others for the delay only, and no longer counts.
+// A probe that never ends blocks others for the delay only. The first that ends with a result counts.
 func TestLostProbe(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.open()
@@ -194,7 +194,7 @@ func TestLostProbe(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		lost = r.acquire()
 		time.Sleep(20 * time.Second)
-		r.acquire()
+		r.acquire().Done(Neutral)
 		lost.Done(Failure)
 		r.refused(heartbeat.BreakerOpen, 20*time.Second)
 	})

@@ -327,7 +327,11 @@ func (h *forwardedCall) recordFailure(e *rpc.Error) {
 
 // isShort reports whether the caller waits so briefly that a time-out is no fault of the extension.
 func (h *forwardedCall) isShort() bool {
-	sink, ok := h.outer.Sink.(serve.CallSink)
+	to := h.outer.Sink
+	if s, ok := to.(*subscribing); ok {
+		to = s.to
+	}
+	sink, ok := to.(serve.CallSink)
 	return ok && h.Deadline.Sub(sink.Began()) < min(shortTimeout, h.f.limits.call)
 }
 

@@ -35,19 +35,22 @@ var errHung = errors.New("it hangs")
 
 // checkHang checks a child after a call missed its deadline. It returns an error if the child hangs, that is if nothing
 // arrives from now on, not even the response to a ping. Any output counts, because a busy child may respond late. A child that
-// handles one call at a time does not hang while an earlier call is within its time; when that call's time is over, too, the
-// child is checked again.
+// handles one call at a time does not hang while a call that was sent before the check is within its time.
 func (r *run) checkHang(ctx context.Context, conn *jsonrpc.Conn) error {
 	timeout := r.inst.workload.limits.hang
 	if timeout <= 0 {
 		return nil
 	}
 	before, sent := conn.Received(), conn.Sent()
-	_, err := ping(ctx, conn, timeout)
-	if errors.Is(err, rpc.CodeTimeout) && conn.Received() == before && !conn.WaitsSince(sent) && ctx.Err() == nil {
-		return fmt.Errorf("%w: a call is overdue, and for %s there was neither output nor a response to a ping", errHung, timeout)
+	for {
+		_, err := ping(ctx, conn, timeout)
+		switch {
+		case !errors.Is(err, rpc.CodeTimeout), conn.Received() != before, ctx.Err() != nil:
+			return nil
+		case !conn.WaitsSince(sent):
+			return fmt.Errorf("%w: a call is overdue, and for %s there was neither output nor a response to a ping", errHung, timeout)
+		}
 	}
-	return nil
 }
 
 // Health checks of HTTP endpoints, which do not report that they end.
@@ -78,10 +81,10 @@ func (r *run) watchHealth(ctx context.Context) error {
 		case err == nil:
 			missed, known, implemented = 0, true, true
 			continue
-		case alive && (!implemented || rpc.AsError(err).Details().Kind != "" || errors.Is(err, rpc.CodeMethodNotFound)):
+		case alive && (!implemented || !isAboutSession(err)):
 			missed, known = 0, true
 			continue
-		case alive: // it has lost the session and reports it as an error of its own: only a new run helps
+		case alive: // it has lost the session: only a new run helps
 		case errors.Is(err, rpc.CodeInternal) && !known:
 			missed = 0
 			continue // it answered initialize, so it only does not implement ping
@@ -92,6 +95,13 @@ func (r *run) watchHealth(ctx context.Context) error {
 			return fmt.Errorf("the health check failed: %w", err)
 		}
 	}
+}
+
+// isAboutSession reports whether an error of the extension itself means that it has lost the session.
+func isAboutSession(err error) bool {
+	e := rpc.AsError(err)
+	text := strings.ToLower(e.Message)
+	return e.Details().Kind == "" && (e.Code == rpc.CodeInvalidRequest || strings.Contains(text, "session") || strings.Contains(text, "not initialized"))
 }
 
 // ping checks whether the extension responds. Any response counts, including an error from the extension; err is the

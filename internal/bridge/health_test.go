@@ -45,7 +45,7 @@ func unresponsive(ctx context.Context) error {
 }
 
 func TestWatchHealth(t *testing.T) {
-	var once, lost, limited atomic.Bool
+	var once, lost, limited, busy atomic.Bool
 	first := func(done *atomic.Bool, then error) func(context.Context) error {
 		return func(context.Context) error {
 			if done.CompareAndSwap(false, true) {
@@ -70,6 +70,7 @@ func TestWatchHealth(t *testing.T) {
 		{name: "responds with 500 to ping only", answer: func(context.Context) error { return broken }},
 		{name: "breaks", answer: first(&once, broken), ends: 3 * pingEvery},
 		{name: "reports a lost session as its own error", answer: first(&lost, &rpc.Error{Code: rpc.CodeInvalidRequest, Message: "no session"}), ends: 3 * pingEvery},
+		{name: "busy later", answer: first(&busy, &rpc.Error{Code: -32000, Message: "busy"})},
 		{name: "rate-limited later", answer: first(&limited, rpc.Errorf(rpc.CodeOverloaded, rpc.RanNo, "429"))},
 		{name: "a call failed, but it responds", answer: func(context.Context) error { return nil }, checkNow: true},
 		{name: "gone", answer: func(context.Context) error { return refused }, ends: 2 * pingEvery},
@@ -145,16 +146,23 @@ func TestCheckHang(t *testing.T) {
 				f.check.send()
 				time.AfterFunc(time.Second, func() { wg.Go(func() { tt.child(theirs) }) })
 				began := time.Now()
-				hung := time.Duration(0)
+				var after atomic.Int64 // nanoseconds
 				r := &run{inst: &instance{workload: &workload{limits: limits{hang: limit}}}, f: f, end: func(err error) {
-					if hung = time.Since(began); !errors.Is(err, errHung) {
+					if after.Store(int64(time.Since(began))); !errors.Is(err, errHung) {
 						t.Error(err)
 					}
 				}}
 				stop := r.startHealthCheck(t.Context())
-				time.Sleep(2 * limit)
+				time.Sleep(2*limit + time.Second)
+				hung := time.Duration(after.Load())
+				if giveUp(); tt.busy { // now it hangs, although a later call waits
+					wg.Go(func() { _, _ = conn.Call(t.Context(), "y", nil) })
+					time.Sleep(2 * limit)
+					if after.Load() == 0 {
+						t.Error("not given up after the end of the earlier call")
+					}
+				}
 				stop()
-				giveUp()
 				if tt.hangs != (hung > 0) || tt.hangs && hung != limit {
 					t.Errorf("given up after %s", hung)
 				}

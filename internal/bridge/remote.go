@@ -27,7 +27,7 @@ func (s *instance) runRemote(ctx context.Context, ready func()) error {
 	conn := remote.New(remote.Config{
 		URL: s.workload.transport.URL, Headers: s.workload.transport.Headers, Dialect: s.workload.transport.Dialect,
 		Allow:          s.workload.httpAllow,
-		MaxResult:      int64(max(s.workload.limits.maxResult, maxToolsList+64<<10)), // lists may be larger than results
+		MaxResult:      int64(s.workload.limits.maxResult),
 		OnNotification: func(method string, params []byte) { r.handleNotification(method, params) },
 		OnReopened: func(result json.RawMessage) {
 			f.reopened.Store(&result)

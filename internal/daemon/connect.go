@@ -52,8 +52,9 @@ func (t Target) Connect(ctx context.Context, o ConnectOptions) (*nats.Conn, erro
 	up := make(chan struct{}, 1)
 	opts := t.base
 	if t.upURL != "" {
-		opts.UserInfo = currentUser(opts.Password)
+		opts.UserInfo = currentUser(t.Servers[0], opts.Password)
 		opts.User, opts.Password = "", ""
+		opts.IgnoreAuthErrorAbort = true // it may be refused before the note has the new password
 	}
 	all := t.options(o, up)
 	if at, ok := ctx.Deadline(); ok {

@@ -59,7 +59,7 @@ type Process struct {
 	Health  *Health // for the program's readiness and metrics
 }
 
-// Main runs p with the process's arguments until SIGINT or SIGTERM, and returns the exit code.
+// Main runs p with the process's arguments until SIGINT, SIGTERM or SIGHUP, and returns the exit code.
 func Main(p Program) int {
 	ctx, stop := Signals(context.Background())
 	defer stop()

@@ -141,11 +141,11 @@ func isUp(address string, up storelock.Info) bool {
 	return sameAddress(u.String(), up.URL)
 }
 
-// currentUser returns the user and password of the `extctl up` on this host, which changes with each start; password, if none
-// runs.
-func currentUser(password string) nats.UserInfoCB {
+// currentUser returns the user and password of the `extctl up` at an address of this host, which changes with each start; the
+// given password, if none runs there.
+func currentUser(address, password string) nats.UserInfoCB {
 	return func() (string, string) {
-		if up, ok := storelock.Running(StoreDir("")); ok && up.Password != "" {
+		if up, ok := storelock.Running(StoreDir("")); ok && up.Password != "" && sameAddress(address, up.URL) {
 			return storelock.User, up.Password
 		}
 		return storelock.User, password

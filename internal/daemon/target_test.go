@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/adrg/xdg"
 	"github.com/nats-io/nats.go"
@@ -202,15 +201,13 @@ func TestNewPassword(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { srv.Shutdown() }()
+	defer srv.Shutdown()
 	first, err := NATSFlags{}.Resolve()
 	if err != nil {
 		t.Fatal(err)
 	}
 	reconnected := make(chan struct{}, 1)
-	nc, err := first.Connect(t.Context(), ConnectOptions{Extra: []nats.Option{
-		nats.IgnoreAuthErrorAbort(), nats.ReconnectWait(time.Millisecond), nats.ReconnectHandler(func(*nats.Conn) { reconnected <- struct{}{} }),
-	}})
+	nc, err := first.Connect(t.Context(), ConnectOptions{Extra: []nats.Option{nats.ReconnectHandler(func(*nats.Conn) { reconnected <- struct{}{} })}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,9 +221,11 @@ func TestNewPassword(t *testing.T) {
 		t.Fatal(err)
 	}
 	srv.Shutdown()
-	if srv, err = natsd.Start(natsd.Config{StoreDir: StoreDir(""), Port: port, RequirePassword: true}); err != nil {
+	next, err := natsd.Start(natsd.Config{StoreDir: StoreDir(""), Port: port, RequirePassword: true})
+	if err != nil {
 		t.Fatal(err)
 	}
+	defer next.Shutdown()
 	<-reconnected // or the test times out
 
 	t.Setenv("NATS_URL", first.URLs())

@@ -39,12 +39,18 @@ func (d *Doc) TOML() (*Table, bool) {
 }
 
 // valueShown matches the decoder's messages that contain a value, which may be a password without quotes.
-var valueShown = regexp.MustCompile(`(?i)^(expected value but|expected (two|four|eight) hex|invalid|cannot use sign|not an? )|out of range`)
+var valueShown = regexp.MustCompile(`(?i)^(expected value but|invalid (integer|float|toml)|cannot use sign|not an? )`)
 
 // syntaxMessage returns the decoder's message without values.
 func syntaxMessage(message string) string {
 	if valueShown.MatchString(message) {
 		return "the value is not valid here; a string is written in quotes"
+	}
+	if strings.Contains(message, "out of range") {
+		return "the number is out of range"
+	}
+	if wanted, _, ok := strings.Cut(message, ", but got "); ok && strings.Contains(wanted, "hexadecimal digits") { // it has the whole string
+		return wanted
 	}
 	return Clip(message, 4*maxShown)
 }

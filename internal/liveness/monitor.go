@@ -135,9 +135,6 @@ const maxUptime = 1 << 32
 func (i *instance) follow(b heartbeat.Message) (newRun bool) {
 	last := i.seq
 	i.seq = b.Seq
-	if b.Instance == "" { // several runs may share the entry; each announces itself
-		return false
-	}
 	if b.Seq > 0 {
 		return b.Seq < last
 	}

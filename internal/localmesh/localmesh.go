@@ -53,10 +53,6 @@ type programs struct {
 
 // connect opens the connections; disconnect closes those that are open.
 func (m *programs) connect(ctx context.Context, target daemon.Target) (err error) {
-	var options []nats.Option
-	if m.Joins { // the mesh may restart, with another password
-		options = append(options, nats.IgnoreAuthErrorAbort())
-	}
 	for _, c := range []struct {
 		name string
 		nc   **nats.Conn
@@ -64,7 +60,7 @@ func (m *programs) connect(ctx context.Context, target daemon.Target) (err error
 		if m.Joins && c.nc == &m.registryNC {
 			continue
 		}
-		if *c.nc, err = target.Connect(ctx, daemon.ConnectOptions{Name: c.name, Logger: m.Logger, Extra: options}); err != nil {
+		if *c.nc, err = target.Connect(ctx, daemon.ConnectOptions{Name: c.name, Logger: m.Logger}); err != nil {
 			return err
 		}
 	}

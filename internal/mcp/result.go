@@ -20,7 +20,7 @@ func (e Era) Complete(result []byte) []byte {
 	if open < 0 {
 		return result
 	}
-	if bytes.Contains(result, []byte("resultType")) { // seldom; to search the text is much faster than to parse it
+	if bytes.Contains(result, []byte("resultType")) || bytes.Contains(result, []byte(`\u00`)) { // seldom; to search the text is much faster than to parse it
 		if _, ok := jsonrpc.Member(result, "resultType"); ok {
 			return result
 		}

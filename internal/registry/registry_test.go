@@ -241,8 +241,8 @@ func TestInstanceRestarted(t *testing.T) {
 	b := newBed(t)
 	r, _ := b.registry(Config{})
 	b.leading(r)
-	e := b.ext("weather", "1.0.0", "one", "get")
-	e.a.HandshakeHash = ""
+	e := b.ext("weather", "1.0.0", "", "get")
+	e.a.HandshakeHash, e.a.Features = "", nil
 	e.up()
 	e.heartbeat(heartbeat.Ready)
 	b.await("it has its tool", func() bool { s, _ := b.spec("weather"); return len(s.Tools) == 1 })

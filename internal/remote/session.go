@@ -88,14 +88,14 @@ func (s *session) header(accept string) http.Header {
 
 // lostBy reports whether r, the answer to the request id, means that the server has lost s: a 404, as specified by MCP, unless
 // it reports an unknown method; or a 400 that mentions the session, as many servers answer after a restart. An answer with the
-// request's id is the request's own fault, unless its code is that of the SDKs for a lost session.
+// request's id is the request's own fault, unless its code is one that servers use for a lost session.
 func (s *session) lostBy(r *refusal, id uint64) bool {
 	if s == nil || s.id == "" {
 		return false
 	}
 	at, _ := jsonrpc.Member(r.env.Error, "code")
 	code := string(at.In(r.env.Error))
-	if answers, ok := jsonrpc.ParseID(r.env.ID); ok && answers == id && code != "-32001" {
+	if answers, ok := jsonrpc.ParseID(r.env.ID); ok && answers == id && code != "-32001" && code != "-32600" {
 		return false
 	}
 	switch r.status {

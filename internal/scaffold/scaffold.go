@@ -13,6 +13,7 @@ import (
 	"strings"
 	"text/template"
 
+	"github.com/extmesh/extmesh/internal/gate"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
@@ -78,6 +79,7 @@ type Project struct {
 	ID, Lang, Transport string
 	MCP                 bool
 	AllowWrite          string // the variable that the destructive tool requires
+	SecretLike          bool   // its name looks like that of a secret
 	AllowHint           string // how to set it
 	StateHint           string // how to set EXTMESH_STATE_DIR
 	Greet               string // the tool's name on the mesh
@@ -92,8 +94,8 @@ type Project struct {
 func New(id string, l Language, transport string, mcp bool) Project {
 	allow := strings.ToUpper(strings.ReplaceAll(id, "-", "_")) + "_ALLOW_WRITE"
 	p := Project{
-		ID: id, Lang: l.Name, Transport: transport, MCP: mcp, AllowWrite: allow,
-		AllowHint: "set " + allow + "=1 in the environment of the bridge, and restart it", StateHint: "a bridge sets it",
+		ID: id, Lang: l.Name, Transport: transport, MCP: mcp, AllowWrite: allow, SecretLike: gate.SecretLike(allow),
+		AllowHint: "set " + allow + "=1 in the environment of the bridge, see plugin.toml, and restart it", StateHint: "a bridge sets it",
 		Greet: wire.ToolName(id, "greet"), Ext: map[bool]string{false: "mjs", true: "ts"}[l.Name == "typescript"],
 		Command: l.command, Args: tomlList(l.args), Bins: tomlList(l.bins),
 		Start: l.command + " " + strings.Join(l.args, " "), Test: l.command + " " + strings.Join(l.test, " "),

@@ -38,7 +38,7 @@ var ErrRestart = errors.New("restart requested")
 // stdin and stdout").
 type Policy struct {
 	MaxRestarts   int           // restarts within RestartWindow before failed: N restarts are N+1 runs
-	RestartWindow time.Duration // the sliding window in which restarts are counted
+	RestartWindow time.Duration // the sliding window in which restarts are counted; until a run has become ready, none leaves it
 	FailedRetry   time.Duration // in the failed state, the interval of retries; 0: never
 	BaseBackoff   time.Duration // the first delay; it doubles with each restart in a row
 	MaxBackoff    time.Duration // the longest delay, before 0-50 % of jitter is added

@@ -30,15 +30,18 @@ func (t transportTable) literal(key, value string, expands bool) {
 	t.Warn(key, "%s is taken literally, because no shell reads it; write the value out, or set a variable in transport.env to %s and read that", document.Show(value), document.Show(instead))
 }
 
+// assignment matches a variable in front of a command, as a shell reads it. Its value may be a token.
+var assignment = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=`)
+
 // oneProgram reports a command that contains arguments. It does not show them, because they may be tokens: bridges publish
 // what is wrong with a manifest.
 func (t transportTable) oneProgram(command string) {
 	words := strings.Fields(command)
-	if len(words) < 2 || strings.ContainsAny(words[0], `/\$`) { // a path may contain blanks
+	if len(words) > 1 && assignment.MatchString(words[0]) {
+		t.Fault(t.Key("command"), "is one program; its variables belong in env, and its arguments in args")
 		return
 	}
-	if strings.Contains(words[0], "=") {
-		t.Fault(t.Key("command"), "is one program; its variables belong in transport.env, and its arguments in args")
+	if len(words) < 2 || strings.ContainsAny(words[0], `/\$`) { // a path may contain blanks
 		return
 	}
 	t.Fault(t.Key("command"), "is one program, the rest belongs in args: command = %s, args = […]", document.Show(words[0]))

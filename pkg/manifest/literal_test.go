@@ -11,7 +11,7 @@ func TestWrittenForAShell(t *testing.T) {
 	for _, tt := range []struct{ text, want string }{
 		{"[transport]\ntype = \"stdio\"\ncommand = \"python3 main.py\"\n",
 			`p:8:1: error: transport.command: is one program, the rest belongs in args: command = "python3", args = […]`},
-		{"[transport]\ntype = \"stdio\"\ncommand = \"A=b npx server\"\n", `is one program; its variables belong in transport.env`},
+		{"[transport]\ntype = \"stdio\"\ncommand = \"A=b npx server\"\n", `is one program; its variables belong in env`},
 		{"[transport]\ntype = \"stdio\"\ncommand = \"./my program\"\n", ""},
 		{"[transport]\ntype = \"stdio\"\ncommand = \"c\"\nargs = [\"~/data\"]\n", `p:9:9: warn: transport.args[0]: "~/data" is taken literally`},
 		{"[transport]\ntype = \"stdio\"\ncommand = \"c\"\nargs = [\"$HOME/x\"]\n", `p:9:9: warn: transport.args[0]: "$HOME/x" is taken literally`},

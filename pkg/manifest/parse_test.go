@@ -258,7 +258,7 @@ func TestMessagesHoldNoSecrets(t *testing.T) {
 			}
 		}
 	}
-	if _, diags := Parse("p", []byte("transport = { type = \"stdio\", command = \"TOKEN="+secret+" npx -y server\" }"), Options{}); strings.Contains(lines(diags), secret) {
+	if _, diags := Parse("p", []byte("transport = { type = \"stdio\", command = \"URL=postgres://me:"+secret+"@db/x npx -y server\" }"), Options{}); strings.Contains(lines(diags), secret) {
 		t.Error(lines(diags))
 	}
 	if _, diags := Parse("p", []byte("[transport.env]\nPIN = 004217"), Options{}); strings.Contains(lines(diags), "4217") {

@@ -25,7 +25,7 @@ const SidecarName = ".mcp.json"
 // refused: MCP deprecated that transport in 2025.
 //
 // An invalid server is left out with warnings, and the others are used. The manifest is nil, with an Error, if the file
-// cannot be read or none of its servers can be used. Options.Sidecar and Options.AgentVersion are not used.
+// cannot be read or none of its servers can be used. The mesh's own entry, extctl mcp, is left out with an Info. Options.Sidecar and Options.AgentVersion are not used.
 func ParseSidecar(dir, path string, data []byte, opt Options) (*Manifest, []Diagnostic) {
 	d, servers := parseSidecar(Sidecar{path, data}, document.Error, opt.Program)
 	id, note := dirID(dir, opt.ReservedIDs)
@@ -127,10 +127,12 @@ func (t serversTable) members() map[string]MCPServer {
 	return out
 }
 
-// isMesh reports whether the server is extctl mcp, as `extctl mcp install` writes it.
+// isMesh reports whether the server is extctl mcp for the mesh of this host, as `extctl mcp install` writes it.
 func (s MCPServer) isMesh() bool {
 	base := s.Command[strings.LastIndexAny(s.Command, `/\`)+1:]
-	return strings.TrimSuffix(base, ".exe") == "extctl" && slices.Contains(s.Args, "mcp")
+	return strings.TrimSuffix(base, ".exe") == "extctl" && slices.Contains(s.Args, "mcp") && !slices.ContainsFunc(s.Args, func(arg string) bool {
+		return strings.HasPrefix(arg, "--server") || strings.HasPrefix(arg, "--prefix") || strings.HasPrefix(arg, "--context") // another mesh
+	})
 }
 
 // memberNames returns the member's name for the name of each server. Illegal names are converted to legal ones that no

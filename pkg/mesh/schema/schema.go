@@ -65,14 +65,14 @@ func (k *checker) check(args json.RawMessage) (err error) {
 	if k.schema == nil || k.broken.Load() || time.Now().UnixNano() < k.paused.Load() {
 		return nil
 	}
-	if values := bytes.Count(args, []byte{','}) + 1; float64(k.size.subschemas)*float64(values) > maxCost {
-		return nil // before memory is needed for them; a comma in a text counts, too
+	if !k.size.admitsText(args) {
+		return nil
 	}
 	instance, err := jsonschema.UnmarshalJSON(bytes.NewReader(args))
 	if err != nil {
 		return fmt.Errorf("the arguments are not JSON: %w", err)
 	}
-	if k.size.cost(instance, len(args)) > maxCost {
+	if !k.size.admits(instance, len(args)) {
 		return nil
 	}
 	defer func() { // schema and arguments are untrusted: a panic of the library must not end the program

@@ -15,7 +15,8 @@ const (
 	maxSchemaDepth = 64
 	maxSubschemas  = 10_000 // after following $ref
 	maxPatterns    = 20_000 // instructions of all patterns together
-	maxCost        = 1e6    // a tenth of a second; the library keeps a fault, of some 200 bytes, for each value that does not fit
+	maxCost        = 20e6   // of the patterns
+	maxChecks      = 1e6    // of values; the library keeps a fault, of some 200 bytes, for each that does not fit
 	maxExponent    = 400    // of a number in a schema; the library computes with all its digits
 )
 
@@ -26,12 +27,28 @@ type schemaSize struct {
 	patterns   int // instructions of the regular expressions
 }
 
-// cost estimates the steps of checking an instance with a text of this many bytes. With recursion, the depth of the
-// arguments matters: each level may be visited once per loop, for each visit of the level above.
-func (s schemaSize) cost(instance any, bytes int) float64 {
+// admits reports whether an instance with a text of this many bytes can be checked within the limits. With recursion, the depth
+// of the arguments matters: each level may be visited once per loop, for each visit of the level above.
+func (s schemaSize) admits(instance any, bytes int) bool {
 	values, depth := extent(instance)
 	visits := math.Pow(max(1, float64(s.loops)), float64(depth))
-	return float64(s.subschemas)*float64(values)*visits + float64(s.patterns)*float64(bytes)
+	return float64(s.subschemas)*float64(values)*visits <= maxChecks && float64(s.patterns)*float64(bytes) <= maxCost
+}
+
+// admitsText reports the same of a text before memory is needed for its values, from the commas outside of strings.
+func (s schemaSize) admitsText(args []byte) bool {
+	values, inString := 1, false
+	for i := 0; i < len(args); i++ {
+		switch c := args[i]; {
+		case c == '"':
+			inString = !inString
+		case c == '\\':
+			i++
+		case c == ',' && !inString:
+			values++
+		}
+	}
+	return float64(s.subschemas)*float64(values) <= maxChecks
 }
 
 // extent counts the values in v, and its levels. A number counts as one value for ten of its digits, because the library

@@ -109,9 +109,9 @@ def mcp(method, params, version):
     if method == "tools/call":
         try:
             result = call(params.get("name"), params.get("arguments") or {})
+            text = result if isinstance(result, str) else json.dumps(result, allow_nan=False)
         except Exception as e:  # in MCP, a tool's error is a result
             return {"content": [{"type": "text", "text": error_of(e)["message"]}], "isError": True}
-        text = result if isinstance(result, str) else json.dumps(result, allow_nan=False)
         structured = {"structuredContent": result} if isinstance(result, dict) else {}
         return {"content": [{"type": "text", "text": text}], **structured}
     raise ToolError(f"there is no method {method!r}", -32601)
