@@ -42,15 +42,6 @@ func Load(path string, mustExist bool) (Config, []manifest.Diagnostic) {
 	return Parse(path, text)
 }
 
-// diagnostics returns what was found in d.
-func diagnostics(d *document.Doc) []manifest.Diagnostic {
-	var out []manifest.Diagnostic
-	for _, f := range d.Findings() {
-		out = append(out, manifest.Diagnostic{Level: manifest.Level(f.Level), Path: f.Path, Line: f.Line, Column: f.Column, Key: f.Key, Message: f.Message})
-	}
-	return out
-}
-
 // Parse is Load for the content of a file; path is only for the diagnostics. It does not panic on any input, and
 // takes at most about a second: it refuses a file over MaxFile, one nested deeper than any valid file, and one with
 // more than five thousand keys and items.
@@ -60,7 +51,7 @@ func Parse(path string, data []byte) (Config, []manifest.Diagnostic) {
 	c := Default()
 	d, top, ok := open(path, data)
 	if !ok {
-		return c, diagnostics(d)
+		return c, d.Findings()
 	}
 	m := top.sub("extensions")
 	top.Unknown(document.Error)
@@ -95,7 +86,7 @@ func Parse(path string, data []byte) (Config, []manifest.Diagnostic) {
 		}
 	}
 	c.SkillsDir = home(c.SkillsDir)
-	return c, diagnostics(d)
+	return c, d.Findings()
 }
 
 func (m mapping) watch(w *Watch) {

@@ -130,7 +130,7 @@ func parseNamed(path string, text []byte, key string, read func(name string, t *
 		all.Unknown(document.Error)
 	}
 	var faults []error
-	for _, f := range diagnostics(d) {
+	for _, f := range d.Findings() {
 		faults = append(faults, errors.New(f.String()))
 	}
 	return errors.Join(faults...)

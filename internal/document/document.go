@@ -58,13 +58,30 @@ const (
 	Info  Level = "info"
 )
 
-// Finding is one finding about one position in a file.
+// Finding is one finding about one position in a file: what is wrong and what would be right. Messages never contain the value of
+// a variable, a header or a URL, because those may be secrets.
 type Finding struct {
-	Level        Level
-	Path         string
-	Line, Column int    // 1-based, the column in bytes; 0 = the file as a whole
-	Key          string // dotted, e.g. plugin.id or capabilities.tools[2]
-	Message      string
+	Level   Level  `json:"level"`
+	Path    string `json:"path"`
+	Line    int    `json:"line,omitempty"`   // 1-based; 0 = the file as a whole
+	Column  int    `json:"column,omitempty"` // 1-based, in bytes
+	Key     string `json:"key,omitempty"`    // dotted, e.g. plugin.id or capabilities.tools[2]
+	Message string `json:"message"`
+}
+
+// String returns path:line:column: level: key: message, without the absent parts; editors and terminals can jump to it.
+func (f Finding) String() string {
+	var b strings.Builder
+	b.WriteString(f.Path)
+	if f.Line > 0 {
+		fmt.Fprintf(&b, ":%d:%d", f.Line, f.Column)
+	}
+	fmt.Fprintf(&b, ": %s: ", f.Level)
+	if f.Key != "" {
+		b.WriteString(f.Key + ": ")
+	}
+	b.WriteString(f.Message)
+	return b.String()
 }
 
 // Options configure a Doc.

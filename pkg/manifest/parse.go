@@ -51,11 +51,11 @@ type Sidecar struct {
 func Parse(path string, data []byte, opt Options) (*Manifest, []Diagnostic) {
 	d, ok := document.Open(path, data, document.Options{Hint: tableOf})
 	if !ok {
-		return nil, diagnostics(d)
+		return nil, d.Findings()
 	}
 	top, ok := d.TOML()
 	if !ok {
-		return nil, diagnostics(d)
+		return nil, d.Findings()
 	}
 	var sidecar []Diagnostic
 	root := &table{top, opt.Program}
@@ -64,7 +64,7 @@ func Parse(path string, data []byte, opt Options) (*Manifest, []Diagnostic) {
 	if !root.listsServers() && opt.Sidecar != nil {
 		var s *document.Doc
 		s, m.MCPServers = parseSidecar(*opt.Sidecar, document.Warn, opt.Program)
-		sidecar = diagnostics(s)
+		sidecar = s.Findings()
 	} else if opt.Sidecar != nil {
 		d.Info("mcp_servers", "the servers here are used; the sidecar %s is not read", opt.Sidecar.Path)
 	}
@@ -75,7 +75,7 @@ func Parse(path string, data []byte, opt Options) (*Manifest, []Diagnostic) {
 	m.Context = Context{Passthrough: root.context()}
 	m.Meta = root.meta()
 	root.Unknown(document.Error)
-	diags := append(diagnostics(d), sidecar...)
+	diags := append(d.Findings(), sidecar...)
 	if d.Faults > 0 {
 		return nil, diags
 	}

@@ -32,7 +32,7 @@ func ParseSidecar(dir, path string, data []byte, opt Options) (*Manifest, []Diag
 	m := &Manifest{
 		Plugin: Plugin{ID: id, Version: "0.0.0", Name: document.Clip(dir, maxLabel-1)}, MCPServers: servers, Hash: hash(data),
 	}
-	diags := diagnostics(d)
+	diags := d.Findings()
 	if note.Message != "" {
 		note.Path = path
 		diags = append([]Diagnostic{note}, diags...)

@@ -36,15 +36,15 @@ const maxSkillBody = 256 << 10
 func ParseSkill(path string, data []byte) (*Skill, []Diagnostic) {
 	d, ok := document.Open(path, data, document.Options{Subject: "the front matter", AtValues: true})
 	if !ok {
-		return nil, diagnostics(d)
+		return nil, d.Findings()
 	}
 	front, body, ok := frontMatter(d)
 	if !ok {
-		return nil, diagnostics(d)
+		return nil, d.Findings()
 	}
 	top, ok := d.YAML(front)
 	if !ok {
-		return nil, diagnostics(d)
+		return nil, d.Findings()
 	}
 	s := (&table{Table: top}).skill(front != "")
 	s.Body = body
@@ -59,9 +59,9 @@ func ParseSkill(path string, data []byte) (*Skill, []Diagnostic) {
 		d.Warn("", "there is nothing below the front matter")
 	}
 	if d.Faults > 0 {
-		return nil, diagnostics(d)
+		return nil, d.Findings()
 	}
-	return s, diagnostics(d)
+	return s, d.Findings()
 }
 
 // frontMatter splits the text in two. The first part begins with an empty line in place of the opening "---", so that

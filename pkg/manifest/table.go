@@ -35,12 +35,3 @@ func (t *table) placeholders(key, value string) bool {
 	}
 	return err == nil
 }
-
-// diagnostics returns what was found in d.
-func diagnostics(d *document.Doc) []Diagnostic {
-	var out []Diagnostic
-	for _, f := range d.Findings() {
-		out = append(out, Diagnostic{Level(f.Level), f.Path, f.Line, f.Column, f.Key, f.Message})
-	}
-	return out
-}
