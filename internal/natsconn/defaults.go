@@ -16,6 +16,8 @@ const (
 func Defaults() []nats.Option {
 	return []nats.Option{
 		nats.Timeout(5 * time.Second), // of a connection attempt, including an auth callout
+		// Of one write: while it waits, nats.go holds the lock that its pings need, and so does not detect a hung server.
+		nats.FlusherTimeout(10 * time.Second),
 		nats.MaxReconnects(-1),
 		nats.CustomReconnectDelay(reconnectDelay),
 		// A server that hangs is detected after 4 to 6 s. deploy/nats/settings.conf has the same values, and the reason.

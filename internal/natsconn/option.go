@@ -1,6 +1,7 @@
 package natsconn
 
 import (
+	"context"
 	"math/rand/v2"
 	"net"
 	"time"
@@ -49,7 +50,11 @@ type dialer struct {
 func (d *dialer) Dial(network, address string) (net.Conn, error) {
 	addresses := []string{address} // also if the lookup fails: the dialer returns the reason
 	if host, port, err := net.SplitHostPort(address); err == nil && net.ParseIP(host) == nil {
-		if found, err := net.LookupHost(host); err == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), d.Timeout)
+		defer cancel()
+		if found, err := net.DefaultResolver.LookupHost(ctx, host); ctx.Err() != nil {
+			return nil, err // another lookup would take as long
+		} else if err == nil {
 			addresses = addresses[:0]
 			for _, ip := range found {
 				addresses = append(addresses, net.JoinHostPort(ip, port))

@@ -63,7 +63,7 @@ type Client struct {
 	schemas sync.Map // extension id → *checks
 	hooks   *hooks
 	shown   shown
-	denied  atomic.Bool // NATS denies the subjects of instances
+	denied  atomic.Int64 // until when no instance is addressed, because NATS has denied it, in Unix nanoseconds
 }
 
 // NewClient makes a Client on nc. It starts nothing, and stays in memory until nc is closed: make one for each connection. One
@@ -326,9 +326,12 @@ func (c *Client) attempt(ctx context.Context, t *target, r *retries, deadline ti
 	return a
 }
 
+// deniedFor is how long no instance is addressed after NATS has denied it: an operator may give the permission.
+const deniedFor = 10 * time.Minute
+
 // choose returns the instance for the next request, "" if any instance may get it.
 func (c *Client) choose(t *target, r *retries, now time.Time) string {
-	if t.instance != "" || r.anyInstance || c.denied.Load() {
+	if t.instance != "" || r.anyInstance || now.UnixNano() < c.denied.Load() {
 		return ""
 	}
 	e, ok := c.shown.get(t.id)

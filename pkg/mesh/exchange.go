@@ -156,6 +156,9 @@ func (r *reception) receive(ctx context.Context, p *place) (json.RawMessage, err
 				}
 			case !time.Now().Before(p.deadline):
 				return nil, r.gaveUp(context.DeadlineExceeded)
+			case r.c.inbox.closed.Load() && len(p.replies) == 0:
+				r.ended = true // nothing can come or be sent any more
+				return nil, fmt.Errorf("calling %s: %w", r.t.id, nats.ErrConnectionClosed)
 			case r.t.direct != "" && r.c.mayNotAddress(&r.t):
 				return nil, rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "NATS denies this user the instances of %s", r.t.id)
 			case r.isDenied():
@@ -265,7 +268,10 @@ func (r *reception) chunk(m *nats.Msg) error {
 	if !r.c.prefix.MayAcknowledge(r.t.subject, m.Reply) {
 		return rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "%s requests the acknowledgement of a chunk on %.128q, which is neither its ack subject nor an inbox", r.t.id, m.Reply)
 	}
-	if err := r.c.nc.Publish(m.Reply, nil); err != nil {
+	switch err := r.c.nc.Publish(m.Reply, nil); {
+	case errors.Is(err, nats.ErrReconnectBufExceeded):
+		return r.lost()
+	case err != nil:
 		return fmt.Errorf("acknowledging a chunk of %s: %w", r.t.id, err)
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -17,7 +18,8 @@ import (
 // one timer, because a timer per call would wake a sleeping thread for each call. It subscribes with the first call, and
 // ends with the connection.
 type inbox struct {
-	nc *nats.Conn
+	nc     *nats.Conn
+	closed atomic.Bool // the subscription has ended, with the connection
 
 	mu      sync.Mutex
 	prefix  string
@@ -55,11 +57,16 @@ const replyBacklog = 32
 func (b *inbox) open(deadline time.Time) (*place, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.closed.Load() {
+		return nil, nats.ErrConnectionClosed
+	}
 	if b.waiting == nil {
 		prefix := b.nc.NewInbox() + "."
-		if _, err := b.nc.Subscribe(prefix+"*", b.receive); err != nil {
+		sub, err := b.nc.Subscribe(prefix+"*", b.receive)
+		if err != nil {
 			return nil, err
 		}
+		sub.SetClosedHandler(func(string) { b.end() })
 		var seed [32]byte
 		_, _ = crand.Read(seed[:]) // never fails
 		b.prefix, b.waiting, b.tokens = prefix, map[string]*place{}, rand.NewChaCha8(seed)
@@ -73,6 +80,19 @@ func (b *inbox) open(deadline time.Time) (*place, error) {
 	p.heard = time.Now()
 	b.expect(p, p.heard.Add(wire.SuspectAfter), p.heard.Add(wire.SilenceLimit))
 	return p, nil
+}
+
+// end wakes all calls: the connection is closed, or drained, and no reply can come any more.
+func (b *inbox) end() {
+	b.closed.Store(true)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, p := range b.waiting {
+		select {
+		case p.replies <- nil:
+		default: // it has replies to take, and is woken by the timer
+		}
+	}
 }
 
 // silence returns how long nothing has come for a call. It counts from the time from which expire counts: with a later one,

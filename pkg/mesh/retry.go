@@ -110,7 +110,7 @@ func (r *retries) next(c *Client, t *target, a *attempt) step {
 	case t.direct != "" && a.absent():
 		t.guard.routes.absent(t.direct, time.Now())
 		if c.mayNotAddress(t) {
-			c.denied.Store(true)
+			c.denied.Store(time.Now().Add(deniedFor).UnixNano())
 		}
 		r.anyInstance = true
 		return atOnce
@@ -161,6 +161,8 @@ func (r *retries) whenAbsent(c *Client, t *target) step {
 	}
 	left := c.maxWait(t) - time.Since(r.away)
 	switch {
+	case t.hook && c.opt.Catalog.Age() <= freshness && !c.shown.mayReturn(t.id): // a stopped extension would delay every tool call
+		return stop
 	case left > 0 && c.shown.returns(t.id):
 		return whenReady
 	case r.made < len(pauses), left > 0 && time.Since(r.away) < returnTime && c.shown.mayReturn(t.id):

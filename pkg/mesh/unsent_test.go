@@ -115,3 +115,33 @@ func TestCallBeforeConnection(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestClosedDuringCall: a call whose connection is closed or drained fails at once, and so do later ones.
+func TestClosedDuringCall(t *testing.T) {
+	srv := natstest.Start(t, nil)
+	requested := make(chan struct{}, 1)
+	nc := srv.Connect()
+	if _, err := nc.Subscribe("ext.x.rpc", func(*nats.Msg) { requested <- struct{}{} }); err != nil { // it never answers
+		t.Fatal(err)
+	}
+	if err := nc.FlushTimeout(time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	for name, end := range map[string]func(*nats.Conn){"closed": (*nats.Conn).Close, "drained": func(nc *nats.Conn) { _ = nc.Drain() }} {
+		caller := srv.Connect()
+		client := NewClient(caller, ClientOptions{Timeout: time.Hour})
+		failed := make(chan error, 1)
+		go func() { // ends with the connection
+			_, err := client.Call(t.Context(), "x/wait", nil)
+			failed <- err
+		}()
+		<-requested
+		end(caller)
+		if err := <-failed; !errors.Is(err, nats.ErrConnectionClosed) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := client.Call(t.Context(), "x/wait", nil); !errors.Is(err, nats.ErrConnectionClosed) {
+			t.Errorf("%s, another call: %v", name, err)
+		}
+	}
+}
