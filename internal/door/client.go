@@ -26,7 +26,7 @@ type client struct {
 	calls    map[string]*call // in flight, by raw id; nil for a modern HTTP request, which is alone
 	listens  int
 	legacy   bool         // it has listed something in the legacy era, or is initialized, and so gets that era's notifications
-	name     string       // from initialize
+	name     string       // from initialize, or of the modern era on a pipe
 	searched *bool        // whether it searches, once a session of the legacy era has decided that
 	level    mcp.LogLevel // of the log messages that a session of the legacy era wants
 }
@@ -223,19 +223,32 @@ func (c *client) appendInstructions(dst []byte, v *view, era mcp.Era) []byte {
 // searches reports whether the client gets the search tools instead of a list of all tools. For a session of the legacy
 // era that does not change once the catalog has been read: the model would lose the tools that it has seen.
 func (c *client) searches(v *view, era mcp.Era) bool {
-	if era == mcp.EraModern {
-		return v.searching
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if era == mcp.EraModern {
+		return c.view.opt.searchesFor(v, c.name)
+	}
 	if c.searched != nil {
 		return *c.searched
 	}
 	searches := c.view.opt.searchesFor(v, c.name)
-	if c.door.isReady() {
+	if c.door.isReady() && len(v.tools) > 0 {
 		c.searched = &searches
 	}
 	return searches
+}
+
+// setName remembers the name of a client of the modern era that has a connection of its own. Over HTTP a list may be cached, and
+// so must not depend on the client.
+func (c *client) setName(q *request) {
+	if q.era != mcp.EraModern || len(q.params.Meta.ClientInfo) == 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.name == "" {
+		c.name = mcp.ClientName(q.params.Meta.ClientInfo)
+	}
 }
 
 // setLevel answers logging/setLevel.

@@ -210,7 +210,7 @@ func TestHTTPChecks(t *testing.T) {
 		{"response", "POST", "", `{"jsonrpc":"2.0","id":1,"result":{}}`, []map[string]string{session}, 202, ""},
 
 		{"no session", "POST", "", pingLine, nil, 400, "send initialize first"},
-		{"unknown session", "POST", "", pingLine, []map[string]string{with("Mcp-Session-Id", "x")}, 404, "send initialize again"},
+		{"unknown session", "POST", "", pingLine, []map[string]string{with("Mcp-Session-Id", "x")}, 404, `"code":-32001,"message":"the session does not exist any more: send initialize again"`},
 		{"notification without session", "POST", "", `{"jsonrpc":"2.0","method":"x"}`, nil, 400, ""},
 		{"GET without session", "GET", "", "", nil, 400, ""},
 		{"GET of JSON", "GET", "", "", []map[string]string{session, with("Accept", "application/json")}, 406, ""},
@@ -356,11 +356,12 @@ func TestHTTPResume(t *testing.T) {
 	}
 	stop()
 	release <- `{"done":1}`
+	final := ""
 	for last, want := range map[string]int{id: 1, prime: 2} {
 		next, _ := w.stream("GET", "", session, map[string]string{"Last-Event-ID": last})
 		next()
 		for range want {
-			_, data = next()
+			final, data = next()
 		}
 		if data != `{"jsonrpc":"2.0","id":5,"result":{"done":1}}` {
 			t.Errorf("after the event %s: %s", last, data)
@@ -368,6 +369,9 @@ func TestHTTPResume(t *testing.T) {
 		if id, data := next(); id+data != "" {
 			t.Errorf("after the result: %s", data)
 		}
+	}
+	if a := w.do("GET", "", "", session, map[string]string{"Last-Event-ID": final}); a.status != 204 { // nothing will follow
+		t.Errorf("after the last event: %+v", a)
 	}
 }
 

@@ -145,7 +145,13 @@ func (it *item) render(description string) {
 	var head, rest, restLegacy []byte
 	for _, m := range it.tool.Extra {
 		modern, legacy := mcp.FitMember(m.Key, m.Value)
-		text := wire.AppendMember(nil, m.Key, mcp.OneLine(m.Value))
+		value := m.Value
+		if m.Key == "outputSchema" && modern {
+			var change string
+			value, change = mcp.FitProperties(value)
+			it.note(change)
+		}
+		text := wire.AppendMember(nil, m.Key, mcp.OneLine(value))
 		switch {
 		case !modern:
 			it.note("the member " + m.Key + " was left out: it is malformed")

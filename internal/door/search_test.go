@@ -210,6 +210,24 @@ func TestSearchDecidedOnce(t *testing.T) {
 	}
 }
 
+// TestModernSearch: Claude Code of the modern era searches by itself, and other clients get the search tools.
+func TestModernSearch(t *testing.T) {
+	b := newBed(t)
+	var tools []mesh.Tool
+	for i := range 10 {
+		tools = append(tools, tool("x", fmt.Sprintf("t%d", i)))
+	}
+	b.ready("x", "mcp", tools...)
+	d := b.door(Options{View: ViewOptions{SearchOver: 5}})
+	for name, want := range map[string]string{"claude-code": "ext_x_t0", "other": toolSearch} {
+		meta := `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"io.modelcontextprotocol/clientInfo":{"name":"` + name + `","version":"1"}}`
+		p := d.pipe(t)
+		if got := p.ask(`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{` + meta + `}}`); !strings.Contains(got, want) {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+}
+
 // TestSearchUnlisted checks that a tool that is not listed, so that nothing is known of what it does, is not called with a
 // tool that clients may call without asking.
 func TestSearchUnlisted(t *testing.T) {

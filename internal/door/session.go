@@ -225,7 +225,8 @@ func (x *exchange) find() *session {
 	}
 	n := x.h.sessions.get(id)
 	if n == nil || n.client.principal != x.token.Name || n.client.natsContext != x.token.Context || n.client.view != x.view {
-		x.refuse(http.StatusNotFound, "the session does not exist any more: send initialize again")
+		// Claude Code begins another session only if the status is 404 and the code is that of the SDKs.
+		x.error(http.StatusNotFound, nil, &rpc.Error{Code: -32001, Message: "the session does not exist any more: send initialize again"})
 		return nil
 	}
 	return n
@@ -319,6 +320,10 @@ func (x *exchange) session() {
 		var ok bool
 		if s, from, ok = n.resume(last); !ok {
 			x.error(http.StatusBadRequest, nil, &rpc.Error{Code: rpc.CodeInvalidRequest, Message: "the stream of Last-Event-ID does not exist any more"})
+			return
+		}
+		if _, next, ended, _ := s.from(from); s != n.main && ended && from >= next {
+			x.w.WriteHeader(http.StatusNoContent) // to an empty stream without an answer, SDKs would reconnect again and again
 			return
 		}
 	}

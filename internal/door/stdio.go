@@ -163,6 +163,7 @@ func (s *stdioServer) message(env *jsonrpc.Envelope) {
 		s.out.reply(jsonrpc.AppendError(nil, q.id, e))
 		return
 	}
+	s.client.setName(q)
 	if s.client.isQuick(q) {
 		s.out.reply(s.client.answer(s.ctx, q))
 		return

@@ -1,7 +1,11 @@
 package mcp
 
 import (
+	"bytes"
 	"encoding/json"
+	"maps"
+	"slices"
+	"time"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
 )
@@ -24,6 +28,9 @@ func FitEntry(key string, entry json.RawMessage) (fit []byte, id string, ok bool
 	out := []byte{'{'}
 	_ = jsonrpc.Each(entry, func(member, value []byte) bool { // it is an object
 		name := string(keyName(member))
+		if name == "arguments" && bytes.Contains(value, []byte("null")) {
+			value, malformed = withoutNulls(value), true
+		}
 		if !fitsEntry(name, value) {
 			malformed = true
 			return true
@@ -45,6 +52,22 @@ func FitEntry(key string, entry json.RawMessage) (fit []byte, id string, ok bool
 	return OneLine(out), id, true
 }
 
+// withoutNulls leaves the members that are null out of each argument of a prompt.
+func withoutNulls(arguments []byte) []byte {
+	var all []map[string]json.RawMessage
+	if json.Unmarshal(arguments, &all) != nil {
+		return arguments
+	}
+	for _, a := range all {
+		maps.DeleteFunc(a, func(_ string, value json.RawMessage) bool { return string(value) == "null" })
+	}
+	out, err := json.Marshal(all)
+	if err != nil { // they were JSON
+		return arguments
+	}
+	return out
+}
+
 // fitsEntry reports whether clients accept a member of an entry.
 func fitsEntry(name string, value []byte) bool {
 	switch name {
@@ -61,9 +84,17 @@ func fitsEntry(name string, value []byte) bool {
 			Priority     *float64 `json:"priority"`
 			LastModified *string  `json:"lastModified"`
 		}
-		return isObject(value) && json.Unmarshal(value, &a) == nil
+		if !isObject(value) || json.Unmarshal(value, &a) != nil || hasNull(value, "audience", "priority", "lastModified") || a.Priority != nil && (*a.Priority < 0 || *a.Priority > 1) {
+			return false
+		}
+		if a.LastModified != nil {
+			if _, err := time.Parse(time.RFC3339, *a.LastModified); err != nil {
+				return false
+			}
+		}
+		return !slices.ContainsFunc(a.Audience, func(who string) bool { return who != "user" && who != "assistant" })
 	case "icons":
-		return value[0] == '['
+		return fitIcons(value)
 	case "arguments":
 		var arguments []struct {
 			Name        string  `json:"name"`

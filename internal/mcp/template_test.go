@@ -45,12 +45,16 @@ func FuzzTemplate(f *testing.F) {
 
 func TestFitEntry(t *testing.T) {
 	for entry, want := range map[string]string{
-		"{\"uri\":\"a\",\n \"name\":\"b\",\"size\":1.0,\"x\":[1e400]}":                                              `{"uri":"a",  "name":"b","size":1.0,"x":[1e400]}`,
-		`{"uri":"a","name":7,"title":null,"_meta":[],"icons":{},"annotations":{"priority":"x"},"mimeType":1,"x":1}`: `{"uri":"a","x":1,"name":"a"}`,
-		`{"uri":"a","name":"b","arguments":[{"name":"x","required":true}]}`:                                         `{"uri":"a","name":"b","arguments":[{"name":"x","required":true}]}`,
-		`{"uri":"a","name":"b","arguments":[{"name":""}]}`:                                                          `{"uri":"a","name":"b"}`,
-		`{"uri":"a","name":"b","arguments":[7]}`:                                                                    `{"uri":"a","name":"b"}`,
-		`{"uri":""}`:                                                                                                "", `{"uri":7}`: "", `{}`: "", `7`: "",
+		"{\"uri\":\"a\",\n \"name\":\"b\",\"size\":1.0,\"x\":[1e400]}":                                                  `{"uri":"a",  "name":"b","size":1.0,"x":[1e400]}`,
+		`{"uri":"a","name":7,"title":null,"_meta":[],"icons":{},"annotations":{"priority":"x"},"mimeType":1,"x":1}`:     `{"uri":"a","x":1,"name":"a"}`,
+		`{"uri":"a","name":"b","arguments":[{"name":"x","required":true}]}`:                                             `{"uri":"a","name":"b","arguments":[{"name":"x","required":true}]}`,
+		`{"uri":"a","name":"b","arguments":[{"name":""}]}`:                                                              `{"uri":"a","name":"b"}`,
+		`{"uri":"a","name":"b","arguments":[{"name":"x","description":null,"required":null}]}`:                          `{"uri":"a","name":"b","arguments":[{"name":"x"}]}`,
+		`{"uri":"a","name":"b","annotations":{"lastModified":"2025-01-12"}}`:                                            `{"uri":"a","name":"b"}`,
+		`{"uri":"a","name":"b","annotations":{"priority":5},"icons":[{}]}`:                                              `{"uri":"a","name":"b"}`,
+		`{"uri":"a","name":"b","annotations":{"audience":["user"],"priority":1,"lastModified":"2025-01-12T15:00:58Z"}}`: `{"uri":"a","name":"b","annotations":{"audience":["user"],"priority":1,"lastModified":"2025-01-12T15:00:58Z"}}`,
+		`{"uri":"a","name":"b","arguments":[7]}`:                                                                        `{"uri":"a","name":"b"}`,
+		`{"uri":""}`:                                                                                                    "", `{"uri":7}`: "", `{}`: "", `7`: "",
 	} {
 		got, _, _ := FitEntry("uri", []byte(entry))
 		if string(got) != want {
