@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -82,19 +81,18 @@ func completeHooks(a *app, cmd *cobra.Command, args []string) (out []cobra.Compl
 func (a *app) completeTools(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	var out []cobra.Completion
 	directive := cobra.ShellCompDirectiveNoFileComp
-	a.complete(cmd, nil, func(c *mesh.Catalog) {
-		if len(args) == 0 {
+	if len(args) == 0 {
+		a.complete(cmd, nil, func(c *mesh.Catalog) {
 			for _, t := range matching(c.All(), "") {
 				out = append(out, cobra.CompletionWithDesc(t.Name, terminal.Short(strings.TrimPrefix(t.Description, "[ext:"+t.Extension+"] "), 60)))
 			}
-			return
-		}
-		_, t, err := c.Resolve(args[0])
-		if e, ok := errors.AsType[*mesh.NotFoundError](err); ok {
-			t, err = findByLocalName(c, args[0], e)
-		}
+		})
+		return out, directive
+	}
+	a.completeWith(cmd, func(ctx context.Context, s *session) error {
+		_, t, err := s.findTool(ctx, args[0])
 		if err != nil {
-			return
+			return err
 		}
 		all := toolargs.Properties(t.InputSchema)
 		for _, p := range all {
@@ -105,29 +103,35 @@ func (a *app) completeTools(cmd *cobra.Command, args []string, typed string) ([]
 			}
 		}
 		if len(out) > 0 {
-			return
+			return nil
 		}
 		directive |= cobra.ShellCompDirectiveNoSpace
 		for _, p := range all {
 			out = append(out, cobra.CompletionWithDesc(p.Name+"=", terminal.Short(p.Description, 60)))
 		}
+		return nil
 	})
 	return out, directive
 }
 
-// complete loads the catalog, or only some kinds of its documents, for f. Errors are dropped: a completion cannot show them.
+// complete loads the catalog without schemas, or only some kinds of its documents, for f.
 func (a *app) complete(cmd *cobra.Command, kinds []string, f func(*mesh.Catalog)) {
+	a.completeWith(cmd, func(ctx context.Context, s *session) error {
+		c, err := mesh.LoadCatalog(ctx, s.nc, mesh.CatalogOptions{Prefix: string(s.prefix), NoSchemas: true}, kinds...)
+		if err == nil {
+			f(c)
+		}
+		return err
+	})
+}
+
+// completeWith connects for f. Errors are dropped: a completion cannot show them.
+func (a *app) completeWith(cmd *cobra.Command, f func(context.Context, *session) error) {
 	// cobra runs completions outside Execute, where the context may be nil.
 	ctx := cmd.Context()
 	if ctx == nil {
 		ctx = context.Background()
 		cmd.SetContext(ctx)
 	}
-	_ = a.withMesh(cmd, completeTimeout, func(ctx context.Context, s *session) error {
-		c, err := mesh.LoadCatalog(ctx, s.nc, mesh.CatalogOptions{Prefix: string(s.prefix)}, kinds...)
-		if err == nil {
-			f(c)
-		}
-		return err
-	})
+	_ = a.withMesh(cmd, completeTimeout, f)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/instance"
+	"github.com/extmesh/extmesh/internal/pause"
 	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/internal/words"
@@ -132,7 +133,37 @@ func drain(ctx context.Context, s *session, o drainOptions, id string) error {
 	if err != nil {
 		return err
 	}
+	if len(failed) == 0 {
+		awaitDraining(ctx, s, id, drains)
+	}
 	return printOperated(s, answers, failed, "draining")
+}
+
+// awaitDraining waits until the catalog shows no instance as ready that drains selects, so that the next drain counts on none of
+// them.
+func awaitDraining(ctx context.Context, s *session, id string, drains func(wire.InstanceState) bool) {
+	limited, cancel := context.WithTimeout(ctx, shownTimeout)
+	defer cancel()
+	ready := func(i wire.InstanceState) bool { return drains(i) && i.State == heartbeat.Ready }
+	for {
+		c, err := s.catalog(limited, wire.KindState)
+		if err == nil && !slices.ContainsFunc(c.All(), func(e mesh.Extension) bool {
+			return isOf(e, id) && e.State != nil && slices.ContainsFunc(e.State.Instances, ready)
+		}) {
+			return
+		}
+		if !pause.For(limited, shownPoll) {
+			if ctx.Err() == nil {
+				s.note("the catalog does not show the drain yet")
+			}
+			return
+		}
+	}
+}
+
+// isOf reports whether e is the extension id or one of its members; "" is any.
+func isOf(e mesh.Extension, id string) bool {
+	return id == "" || e.ID == id || strings.HasPrefix(e.ID, id+".")
 }
 
 // checkDrain fails if an extension has ready instances, but none that would not be drained.
@@ -143,7 +174,7 @@ func checkDrain(ctx context.Context, s *session, o drainOptions, id string, drai
 	}
 	var without []string
 	for _, e := range c.All() {
-		if (id == "" || e.ID == id || strings.HasPrefix(e.ID, id+".")) && lastReady(e.State.Instances, drains) {
+		if isOf(e, id) && lastReady(e.State.Instances, drains) {
 			without = append(without, e.ID)
 		}
 	}

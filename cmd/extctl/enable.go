@@ -60,10 +60,14 @@ func setEnabled(ctx context.Context, a *app, f hostFlags, id string, on bool) er
 	if err != nil {
 		return err
 	}
+	off := on && !h.settings().Enabled
 	if a.json {
-		return a.printObject(member{"id", id}, member{"enabled", on}, member{"changed", changed}, member{"config", h.path})
+		return a.printObject(member{"id", id}, member{"enabled", on && !off}, member{"changed", changed}, member{"config", h.path})
 	}
 	what := map[bool]string{true: "enabled", false: "disabled"}[on]
+	if off {
+		fmt.Fprintf(a.stderr, "no extension runs on this host: extensions.enabled is false in %s\n", h.path)
+	}
 	if !changed {
 		fmt.Fprintf(a.stdout, "%s is already %s\n", id, what)
 		return nil

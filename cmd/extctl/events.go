@@ -192,7 +192,7 @@ func (s eventsCommand) follow(ctx context.Context, a events.Answer) error {
 			q.After, q.Since, a.CatalogID, a.Revision = 0, last.Add(1), next.CatalogID, 0
 			continue
 		case next.More:
-			s.note("extctl: there were more changes in this time than are printed")
+			fmt.Fprintln(s.stderr, "extctl: there were more changes in this time than are printed") // with --json, too
 		}
 		away, a = false, next
 		last = lastTime(last, a.Events)

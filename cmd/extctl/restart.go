@@ -234,12 +234,20 @@ func (r *rolling) run(ctx context.Context, spots []spot) error {
 	for _, p := range spots {
 		r.states[p.instance] = p.state
 	}
+	var gated spot
 	spots = slices.DeleteFunc(spots, func(p spot) bool {
 		if p.state == heartbeat.Gated {
 			r.s.note("%s", terminal.Clean(fmt.Sprintf("%s is not started, because a requirement is missing: %s", p.name(), p.reason)))
 		}
+		if p.state == heartbeat.Gated {
+			gated = p
+		}
 		return p.state == heartbeat.Gated
 	})
+	if len(spots) == 0 && gated.id != "" {
+		return fail(exitUnavailable, "%s is not started, because a requirement is missing: %s", gated.id, terminal.Clean(gated.reason)).
+			with("then check the requirements again with: extctl reload", map[string]any{"state": heartbeat.Gated})
+	}
 	// Those that are not ready come first: if they do not come back, the ready ones go on.
 	slices.SortStableFunc(spots, func(a, b spot) int { return rank(a) - rank(b) })
 	for n, p := range spots {

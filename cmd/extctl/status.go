@@ -51,7 +51,7 @@ drains), 13 if there is no NATS or no catalog, and 14 if NATS refuses the user.`
 				return st.read(ctx, s)
 			})
 			if err != nil {
-				if format != formatJSON {
+				if format != formatJSON && format != formatName {
 					fmt.Fprintf(a.stdout, "Mesh:        %s\n", terminal.Clean(st.Mesh.String()))
 				}
 				return err

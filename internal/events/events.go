@@ -133,6 +133,11 @@ func (l *Log) Start(now time.Time, lease []byte) {
 
 // Changed records what a change of a key means. Before Start nothing is recorded.
 func (l *Log) Changed(key string, old, now []byte, revision uint64, at time.Time) {
+	if revision < l.revision { // of a new bucket: the earlier events come before all of its own
+		for i := range l.ring {
+			l.ring[i].Revision = 1
+		}
+	}
 	l.revision = revision
 	if l.since.IsZero() {
 		return

@@ -107,3 +107,22 @@ func TestLog(t *testing.T) {
 		t.Errorf("%d bytes, %v", len(text), err)
 	}
 }
+
+// TestRecreatedBucket: the revisions of another bucket begin again. A follower that has seen its changes does not get the earlier
+// events once more.
+func TestRecreatedBucket(t *testing.T) {
+	var l Log
+	l.Start(start, nil)
+	l.Changed("host.b1", nil, []byte(`{"state":"ready"}`), 5000, start)
+	l.Changed("host.b1", nil, []byte(`{"state":"ready"}`), 12, start.Add(time.Second))
+	q := Query{After: 11}
+	var got []uint64
+	for _, e := range l.ring {
+		if q.matches(&e) {
+			got = append(got, e.Revision)
+		}
+	}
+	if !slices.Equal(got, []uint64{12}) {
+		t.Errorf("%v", got)
+	}
+}

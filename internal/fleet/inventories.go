@@ -46,6 +46,9 @@ func (iv *inventories) handleInventory(name string, data []byte, now time.Time) 
 	}
 	if err != nil {
 		iv.refuse("inventory", name, err)
+		if b := iv.bridges.byName[name]; b != nil { // the next one would be refused, too
+			b.inventoryRequested = now.Add(refusedPause)
+		}
 		return
 	}
 	u := b.inventory.Apply(v)
@@ -286,6 +289,9 @@ func (iv *inventories) refreshInstances(b *bridge, now time.Time) {
 
 // requestMissingEvery is how often the full inventory of a bridge is requested because of instances that are missing here.
 const requestMissingEvery = time.Minute
+
+// refusedPause is how long no inventory is requested from a bridge after one of its messages was refused.
+const refusedPause = time.Minute
 
 // requestInventory requests the full inventory of a bridge, because messages of it were lost.
 func (iv *inventories) requestInventory(b *bridge, now time.Time) {

@@ -49,6 +49,17 @@ func TestStoppedBridge(t *testing.T) {
 	}
 }
 
+// TestStoppedBridgeWithoutInstances: a bridge that has only skills, for example, has lost nothing when it is gone.
+func TestStoppedBridgeWithoutInstances(t *testing.T) {
+	f := testFleet(t)
+	f.send("host", "b", string(encode(t, message(wire.InventoryFull, 1))))
+	f.bridges.byName["b"].leaving = true
+	f.BridgeGone(ConfirmGone{"is gone", f.bridges.byName["b"]}, f.at)
+	if h := hostDocument(t, f); h.Reason != wire.ReasonStopped {
+		t.Errorf("%+v", h)
+	}
+}
+
 // TestRestoredHooks: an extension with hooks and without tools keeps them under a new leader.
 func TestRestoredHooks(t *testing.T) {
 	x := newExtension("x", time.Unix(1000, 0))
