@@ -89,7 +89,7 @@ func (a *app) completeTools(cmd *cobra.Command, args []string, typed string) ([]
 		})
 		return out, directive
 	}
-	a.completeWith(cmd, func(ctx context.Context, s *session) error {
+	completeWith(a, cmd, func(ctx context.Context, s *session) error {
 		_, t, err := s.findTool(ctx, args[0])
 		if err != nil {
 			return err
@@ -116,7 +116,7 @@ func (a *app) completeTools(cmd *cobra.Command, args []string, typed string) ([]
 
 // complete loads the catalog without schemas, or only some kinds of its documents, for f.
 func (a *app) complete(cmd *cobra.Command, kinds []string, f func(*mesh.Catalog)) {
-	a.completeWith(cmd, func(ctx context.Context, s *session) error {
+	completeWith(a, cmd, func(ctx context.Context, s *session) error {
 		c, err := mesh.LoadCatalog(ctx, s.nc, mesh.CatalogOptions{Prefix: string(s.prefix), NoSchemas: true}, kinds...)
 		if err == nil {
 			f(c)
@@ -126,7 +126,7 @@ func (a *app) complete(cmd *cobra.Command, kinds []string, f func(*mesh.Catalog)
 }
 
 // completeWith connects for f. Errors are dropped: a completion cannot show them.
-func (a *app) completeWith(cmd *cobra.Command, f func(context.Context, *session) error) {
+func completeWith(a *app, cmd *cobra.Command, f func(context.Context, *session) error) {
 	// cobra runs completions outside Execute, where the context may be nil.
 	ctx := cmd.Context()
 	if ctx == nil {

@@ -41,13 +41,13 @@ func (r *run) checkHang(ctx context.Context, conn *jsonrpc.Conn) error {
 	if timeout <= 0 {
 		return nil
 	}
-	before, sent := conn.Received(), conn.Sent()
+	began := conn.Mark()
 	for {
 		_, err := ping(ctx, conn, timeout)
 		switch {
-		case !errors.Is(err, rpc.CodeTimeout), conn.Received() != before, ctx.Err() != nil:
+		case !errors.Is(err, rpc.CodeTimeout), began.HasReceived(), ctx.Err() != nil:
 			return nil
-		case !conn.WaitsSince(sent):
+		case !began.Waits():
 			return fmt.Errorf("%w: a call is overdue, and for %s there was neither output nor a response to a ping", errHung, timeout)
 		}
 	}

@@ -33,7 +33,7 @@ func (c *client) enter(ctx context.Context, q *request) *rpc.Error {
 	}
 	running := &call{client: c, id: string(q.id), began: time.Now(), counted: q.method != mcp.MethodListen}
 	running.ctx, running.cancel = context.WithCancelCause(ctx)
-	if !c.addCall(running) {
+	if !running.register() {
 		running.cancel(nil)
 		return mcp.NewError(rpc.CodeInvalidRequest, "a request with this id is still running", nil)
 	}
@@ -48,17 +48,18 @@ func (c *client) enter(ctx context.Context, q *request) *rpc.Error {
 	return nil
 }
 
-// addCall adds a call, unless its id is that of another one in flight.
-func (c *client) addCall(running *call) bool {
+// register adds r to the calls of its client, unless its id is that of another one in flight.
+func (r *call) register() bool {
+	c := r.client
 	if c.calls == nil {
 		return true
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, duplicate := c.calls[running.id]; duplicate {
+	if _, duplicate := c.calls[r.id]; duplicate {
 		return false
 	}
-	c.calls[running.id] = running
+	c.calls[r.id] = r
 	return true
 }
 

@@ -238,19 +238,6 @@ func (c *client) searches(v *view, era mcp.Era) bool {
 	return searches
 }
 
-// setName remembers the name of a client of the modern era that has a connection of its own. Over HTTP a list may be cached, and
-// so must not depend on the client.
-func (c *client) setName(q *request) {
-	if q.era != mcp.EraModern || len(q.params.Meta.ClientInfo) == 0 {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.name == "" {
-		c.name = mcp.ClientName(q.params.Meta.ClientInfo)
-	}
-}
-
 // setLevel answers logging/setLevel.
 func (c *client) setLevel(q *request) ([]byte, *rpc.Error) {
 	at, _ := jsonrpc.Member(q.raw, "level")

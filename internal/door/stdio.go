@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/mcp"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -163,7 +164,7 @@ func (s *stdioServer) message(env *jsonrpc.Envelope) {
 		s.out.reply(jsonrpc.AppendError(nil, q.id, e))
 		return
 	}
-	s.client.setName(q)
+	s.setName(q)
 	if s.client.isQuick(q) {
 		s.out.reply(s.client.answer(s.ctx, q))
 		return
@@ -173,6 +174,18 @@ func (s *stdioServer) message(env *jsonrpc.Envelope) {
 	case s.next <- q:
 	default:
 		s.start(q)
+	}
+}
+
+// setName remembers the name of a client of the modern era. Over HTTP a list may be cached, and so must not depend on the client.
+func (s *stdioServer) setName(q *request) {
+	if q.era != mcp.EraModern || len(q.params.Meta.ClientInfo) == 0 {
+		return
+	}
+	s.client.mu.Lock()
+	defer s.client.mu.Unlock()
+	if s.client.name == "" {
+		s.client.name = mcp.ClientName(q.params.Meta.ClientInfo)
 	}
 }
 

@@ -90,22 +90,28 @@ func (c *Conn) Stats() Stats {
 	return Stats{Noise: c.noise.Load(), Unknown: c.unknown.Load(), Long: c.long.Load(), Dropped: c.dropped.Load()}
 }
 
-// Received returns how many bytes have been received so far. While it grows, the other side is running.
-func (c *Conn) Received() uint64 { return c.received.Load() }
-
-// Sent returns how many requests have been sent so far, for WaitsSince.
-func (c *Conn) Sent() uint64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.pending.last
+// Mark is a moment of a Conn, to see what has happened since.
+type Mark struct {
+	c              *Conn
+	received, sent uint64
 }
 
-// WaitsSince reports whether a request that is one of the first sent has no answer yet, and is within its time.
-func (c *Conn) WaitsSince(sent uint64) bool {
+// Mark returns the present moment.
+func (c *Conn) Mark() Mark {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for id := range c.pending.of {
-		if id <= sent {
+	return Mark{c, c.received.Load(), c.pending.last}
+}
+
+// HasReceived reports whether anything has been received since: the other side is running.
+func (m Mark) HasReceived() bool { return m.c.received.Load() != m.received }
+
+// Waits reports whether a request that had been sent has no answer yet, and is within its time.
+func (m Mark) Waits() bool {
+	m.c.mu.Lock()
+	defer m.c.mu.Unlock()
+	for id := range m.c.pending.of {
+		if id <= m.sent {
 			return true
 		}
 	}

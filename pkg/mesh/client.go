@@ -176,7 +176,7 @@ func (c *Client) callMethod(ctx context.Context, call ToolCall) (json.RawMessage
 	if len(call.Arguments) > 0 && !jsonrpc.Valid(call.Arguments) {
 		return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "the params of %s are not JSON", call.Method)
 	}
-	t := c.unlisted(id, "")
+	t := targetByID(c, id, "")
 	if e, ok := c.shown.get(id); ok {
 		t = c.targetOf(e)
 	}
@@ -235,8 +235,8 @@ func (t *target) identify(agent, session string) {
 	t.agent, t.session = cmp.Or(agent, t.agent), cmp.Or(session, t.session)
 }
 
-// unlisted is the target for an extension that the Catalog lacks.
-func (c *Client) unlisted(id, own string) target {
+// targetByID is the target for an extension that the Catalog lacks.
+func targetByID(c *Client, id, own string) target {
 	return target{id: id, own: own, subject: c.prefix.RPC(id), identity: identity{c.opt.Agent, c.opt.Session}}
 }
 
@@ -255,14 +255,14 @@ func (c *Client) find(tool string) (target, error) {
 		if _, known := c.opt.Catalog.Get(id); known || !full || !isUnknown {
 			return target{}, err
 		}
-		at := c.unlisted(id, own)
+		at := targetByID(c, id, own)
 		at.notFound = notFound
 		return at, nil
 	}
 	if !full {
 		return target{}, &NotFoundError{Name: tool}
 	}
-	return c.unlisted(id, own), nil
+	return targetByID(c, id, own), nil
 }
 
 // ask sends a request, and repeats it as long as next allows. This is the only loop that repeats calls.
