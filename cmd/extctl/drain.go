@@ -146,7 +146,7 @@ func awaitDraining(ctx context.Context, s *session, id string, drains func(wire.
 	defer cancel()
 	ready := func(i wire.InstanceState) bool { return drains(i) && i.State == heartbeat.Ready }
 	for {
-		c, err := s.catalog(limited, wire.KindState)
+		c, err := s.load(limited, mesh.CatalogOptions{}, wire.KindState) // without a warning each time
 		if err == nil && !slices.ContainsFunc(c.All(), func(e mesh.Extension) bool {
 			return isOf(e, id) && e.State != nil && slices.ContainsFunc(e.State.Instances, ready)
 		}) {

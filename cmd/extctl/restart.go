@@ -236,7 +236,7 @@ func (r *rolling) run(ctx context.Context, spots []spot) error {
 	}
 	var gated spot
 	spots = slices.DeleteFunc(spots, func(p spot) bool {
-		if p.state == heartbeat.Gated {
+		if p.state == heartbeat.Gated && len(spots) > 1 {
 			r.s.note("%s", terminal.Clean(fmt.Sprintf("%s is not started, because a requirement is missing: %s", p.name(), p.reason)))
 		}
 		if p.state == heartbeat.Gated {
@@ -244,7 +244,7 @@ func (r *rolling) run(ctx context.Context, spots []spot) error {
 		}
 		return p.state == heartbeat.Gated
 	})
-	if len(spots) == 0 && gated.id != "" {
+	if len(spots) == 0 && gated.id != "" && len(r.failed) == 0 {
 		return fail(exitUnavailable, "%s is not started, because a requirement is missing: %s", gated.id, terminal.Clean(gated.reason)).
 			with("then check the requirements again with: extctl reload", map[string]any{"state": heartbeat.Gated})
 	}

@@ -19,7 +19,7 @@ func fullInventory(head wire.Inventory, host wire.InventoryHost, instances []wir
 	host = fitHost(host, p.limit)
 	p.add(encodedSize(host), func(m *wire.Inventory) { m.Host = &host })
 	p.instances(instances)
-	for _, s := range skills[:min(len(skills), wire.MaxInventorySkills)] { // a registry would refuse the whole message
+	for _, s := range skills {
 		if size := encodedSize(s); size <= p.limit { // a SKILL.md is far smaller than a message of a server with usual limits
 			p.add(size, func(m *wire.Inventory) { m.Skills = append(m.Skills, s) })
 		}

@@ -3,6 +3,7 @@ package bridge
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	"os"
@@ -304,6 +305,10 @@ func (pl *planner) addSkills(p *plan) {
 		pl.addDiagnostic(p, d)
 	}
 	for _, s := range skills {
+		if len(p.skills) == wire.MaxInventorySkills { // registries refuse a message with more
+			pl.addDiagnostic(p, manifest.Diagnostic{Level: manifest.Warn, Path: dir, Message: fmt.Sprintf("has more than %d skills; the others are left out", wire.MaxInventorySkills)})
+			break
+		}
 		if missing := pl.cfg.Gate.Check(s.Requires, filepath.Dir(s.Path), nil); !missing.OK() {
 			if pl.isNew(p, "skill "+s.Dir, missing.String()) {
 				gate.LogSkillDisabled(pl.log, s.Dir, missing)

@@ -39,7 +39,7 @@ func (d *Doc) TOML() (*Table, bool) {
 }
 
 // valueShown matches the decoder's messages that contain a value, which may be a password without quotes.
-var valueShown = regexp.MustCompile(`(?i)^(expected value but|invalid (integer|float|toml)|cannot use sign|not an? )`)
+var valueShown = regexp.MustCompile(`(?i)^(expected value but|invalid (integer|float|datetime|toml)|cannot use sign|not an? )`)
 
 // syntaxMessage returns the decoder's message without values.
 func syntaxMessage(message string) string {

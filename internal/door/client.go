@@ -204,7 +204,7 @@ func (d *Door) serverInfo() []byte {
 
 func (c *client) appendInstructions(dst []byte, v *view, era mcp.Era) []byte {
 	text := v.instructions[0]
-	if c.searches(v, era) {
+	if wouldSearch(c, v, era) {
 		text = v.instructions[1]
 	}
 	switch {
@@ -221,21 +221,25 @@ func (c *client) appendInstructions(dst []byte, v *view, era mcp.Era) []byte {
 }
 
 // searches reports whether the client gets the search tools instead of a list of all tools. For a session of the legacy
-// era that does not change once the catalog has been read: the model would lose the tools that it has seen.
+// era that does not change once it has listed or called tools: the model would lose the tools that it has seen.
 func (c *client) searches(v *view, era mcp.Era) bool {
+	searches := wouldSearch(c, v, era)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if era == mcp.EraModern {
-		return c.view.opt.searchesFor(v, c.name)
-	}
-	if c.searched != nil {
-		return *c.searched
-	}
-	searches := c.view.opt.searchesFor(v, c.name)
-	if c.door.isReady() && len(v.tools) > 0 {
+	if era == mcp.EraLegacy && c.searched == nil && len(v.tools) > 0 && c.door.isReady() {
 		c.searched = &searches
 	}
 	return searches
+}
+
+// wouldSearch is searches without a decision.
+func wouldSearch(c *client, v *view, era mcp.Era) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if era == mcp.EraLegacy && c.searched != nil {
+		return *c.searched
+	}
+	return c.view.opt.searchesFor(v, c.name)
 }
 
 // setLevel answers logging/setLevel.

@@ -110,22 +110,15 @@ func sameEntries(kinds ...listKind) func(old, fresh *view) bool {
 // era searches was decided when its session began.
 func (n *notice) concerns(c *client, era mcp.Era, old, fresh *view) bool {
 	if n.method == mcp.NotifyToolsChanged {
-		if (era == mcp.EraModern || !hasDecided(c)) && old.searching != fresh.searching {
+		searches := wouldSearch(c, fresh, era)
+		if searches != wouldSearch(c, old, era) {
 			return true
 		}
-		if c.searches(fresh, era) {
+		if searches {
 			return false
 		}
 	}
 	return !n.same(old, fresh)
-}
-
-// hasDecided reports whether a session of the legacy era searches, or does not, for good: the mesh may not have been ready when
-// it began.
-func hasDecided(c *client) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.searched != nil
 }
 
 // listen sends the notification to a client until the returned function is called. meta is a member of its params, or "".

@@ -210,6 +210,26 @@ func TestSearchDecidedOnce(t *testing.T) {
 	}
 }
 
+// TestSearchOfGrowingMesh: a session that begins while the mesh is empty decides whether it searches when it lists the tools, and
+// not when the first few of them appear.
+func TestSearchOfGrowingMesh(t *testing.T) {
+	b := newBed(t)
+	var tools []mesh.Tool
+	for i := range 10 {
+		tools = append(tools, tool("x", fmt.Sprintf("t%d", i)))
+	}
+	d := b.door(Options{View: ViewOptions{SearchOver: 5}})
+	p := d.pipe(t)
+	p.ask(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","clientInfo":{"name":"x"}}}`)
+	for n := 3; n <= 10; n += 7 {
+		b.ready("x", "mcp", tools[:n]...)
+		natstest.Eventually(t, "the view has the tools", func() bool { return len(d.view.now.Load().tools) == n })
+	}
+	if got := p.ask(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`); !strings.Contains(got, toolSearch) {
+		t.Errorf("the list is %s", got)
+	}
+}
+
 // TestModernSearch: Claude Code of the modern era searches by itself, and other clients get the search tools.
 func TestModernSearch(t *testing.T) {
 	b := newBed(t)

@@ -247,7 +247,7 @@ func (bs *bridges) hasStopped(b *bridge) bool {
 		}
 		n++
 	}
-	return n > 0 || b.inventory.Synced() // one without instances has nothing to lose
+	return n > 0 || b.inventory.Synced() && len(b.inventory.Extensions()) == 0 // one without instances has nothing to lose
 }
 
 // markInstancesLost marks the instances of a bridge lost.

@@ -46,7 +46,7 @@ func (iv *inventories) handleInventory(name string, data []byte, now time.Time) 
 	}
 	if err != nil {
 		iv.refuse("inventory", name, err)
-		if b := iv.bridges.byName[name]; b != nil { // the next one would be refused, too
+		if b := iv.bridges.byName[name]; b != nil && v.Kind != wire.InventoryDelta { // the next one would be refused, too
 			b.inventoryRequested = now.Add(refusedPause)
 		}
 		return

@@ -45,16 +45,20 @@ type dialer struct {
 	traffic Traffic
 }
 
+// lookupTimeout limits the lookup of a name. A resolver waits 5 s for a name server that does not answer, and then asks the next.
+const lookupTimeout = 12 * time.Second
+
 // Dial is net.Dialer.Dial, but tries the addresses of a name in random order, each for its share of the timeout.
 // nats.go does the same without a dialer: it spreads clients over the servers that share a name.
 func (d *dialer) Dial(network, address string) (net.Conn, error) {
 	addresses := []string{address} // also if the lookup fails: the dialer returns the reason
 	if host, port, err := net.SplitHostPort(address); err == nil && net.ParseIP(host) == nil {
-		ctx, cancel := context.WithTimeout(context.Background(), d.Timeout)
+		ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 		defer cancel()
-		if found, err := net.DefaultResolver.LookupHost(ctx, host); ctx.Err() != nil {
+		switch found, err := net.DefaultResolver.LookupHost(ctx, host); {
+		case err != nil && ctx.Err() != nil:
 			return nil, err // another lookup would take as long
-		} else if err == nil {
+		case err == nil:
 			addresses = addresses[:0]
 			for _, ip := range found {
 				addresses = append(addresses, net.JoinHostPort(ip, port))

@@ -261,8 +261,10 @@ func TestMessagesHoldNoSecrets(t *testing.T) {
 	if _, diags := Parse("p", []byte("transport = { type = \"stdio\", command = \"URL=postgres://me:"+secret+"@db/x npx -y server\" }"), Options{}); strings.Contains(lines(diags), secret) {
 		t.Error(lines(diags))
 	}
-	if _, diags := Parse("p", []byte("[transport.env]\nPIN = 004217"), Options{}); strings.Contains(lines(diags), "4217") {
-		t.Error(lines(diags))
+	for _, pin := range []string{"004217", "1234-4217-9012", "4217.", "0x4217g", "1_4217_"} {
+		if _, diags := Parse("p", []byte("[transport.env]\nPIN = "+pin), Options{}); strings.Contains(lines(diags), "4217") {
+			t.Error(lines(diags))
+		}
 	}
 	for _, url := range []string{"http://me:hunter2@h", "http://h/?k=hunter2", "http://hunter2:x", "hunter2", "http://h/%hunter2"} {
 		_, diags := Parse("p", []byte("transport = { type = \"http\", url = \""+url+"\" }"), Options{})

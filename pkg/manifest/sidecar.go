@@ -114,7 +114,7 @@ func (t serversTable) members() map[string]MCPServer {
 		server := sub.server(sub.sidecarKind()).only()
 		switch {
 		case server.isMesh():
-			t.Info(sub.Path, "is left out, because it is the mesh itself (extctl mcp), whose tools would be offered once more")
+			t.Info(sub.Path, "is left out: extctl mcp offers the tools of a mesh, which would be offered once more")
 		case t.Faults == before:
 			out[names[written]] = server
 		default:
@@ -127,12 +127,10 @@ func (t serversTable) members() map[string]MCPServer {
 	return out
 }
 
-// isMesh reports whether the server is extctl mcp for the mesh of this host, as `extctl mcp install` writes it.
+// isMesh reports whether the server is extctl mcp, as `extctl mcp install` writes it.
 func (s MCPServer) isMesh() bool {
 	base := s.Command[strings.LastIndexAny(s.Command, `/\`)+1:]
-	return strings.TrimSuffix(base, ".exe") == "extctl" && slices.Contains(s.Args, "mcp") && !slices.ContainsFunc(s.Args, func(arg string) bool {
-		return strings.HasPrefix(arg, "--server") || strings.HasPrefix(arg, "--prefix") || strings.HasPrefix(arg, "--context") // another mesh
-	})
+	return strings.TrimSuffix(base, ".exe") == "extctl" && slices.Contains(s.Args, "mcp")
 }
 
 // memberNames returns the member's name for the name of each server. Illegal names are converted to legal ones that no

@@ -161,7 +161,7 @@ func (r *retries) whenAbsent(c *Client, t *target) step {
 	}
 	left := c.maxWait(t) - time.Since(r.away)
 	switch {
-	case t.hook && c.opt.Catalog.Age() <= freshness && !c.shown.mayReturn(t.id): // a stopped extension would delay every tool call
+	case t.hook && c.opt.Catalog.Age() <= freshness && c.shown.hasStopped(t.id): // a stopped extension would delay every tool call
 		return stop
 	case left > 0 && c.shown.returns(t.id):
 		return whenReady

@@ -65,6 +65,12 @@ func (s shown) mayReturn(id string) bool {
 		e.State.State == heartbeat.Lost && time.Since(e.State.Since) < justNow
 }
 
+// hasStopped reports whether the catalog shows that the extension takes no calls and is not on its way back.
+func (s shown) hasStopped(id string) bool {
+	e, ok := s.get(id)
+	return ok && e.State.State != "" && !s.mayReturn(id)
+}
+
 // explain adds the state in the catalog to the error of an extension without a subscription.
 func (s shown) explain(id string, err error) error {
 	e, ok := s.get(id)
