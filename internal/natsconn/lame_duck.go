@@ -16,6 +16,7 @@ const (
 	defaultWait = 500 * time.Millisecond
 	moveReach   = 2 * time.Second        // for the reconnect
 	dialProbe   = 500 * time.Millisecond // for each server of the list
+	otherWithin = 2 * time.Second        // for another server: it may be starting, or not be in the list yet
 )
 
 // Traffic is what is in flight on one connection of this package. When the server announces lame duck mode
@@ -93,12 +94,22 @@ func (t *Traffic) OnMove(pause func(until time.Time) (resume func())) (remove fu
 }
 
 // move moves nc away from the server with this id. It does nothing if the connection is closing, is on another server
-// already, or if no other server accepts connections.
+// already, or if no other server accepts connections within otherWithin.
 func (t *Traffic) move(nc *nats.Conn, server string) {
 	t.moving.Lock()
 	defer t.moving.Unlock()
-	if nc.Status() != nats.CONNECTED || nc.ConnectedServerId() != server || !otherServer(nc) {
-		return
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for began := time.Now(); ; <-tick.C {
+		if nc.Status() != nats.CONNECTED || nc.ConnectedServerId() != server {
+			return
+		}
+		if otherServer(nc) {
+			break
+		}
+		if time.Since(began) > otherWithin {
+			return
+		}
 	}
 	gate := make(chan struct{})
 	t.gate.Store(&gate)
@@ -111,8 +122,7 @@ func (t *Traffic) move(nc *nats.Conn, server string) {
 		resumes = append(resumes, resume)
 		return true
 	})
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
+	tick.Reset(time.Millisecond)
 	for t.requests.Load() > 0 && time.Now().Before(until) && !nc.IsClosed() {
 		<-tick.C
 	}

@@ -66,6 +66,7 @@ func TestMove(t *testing.T) {
 // TestStays: without another server, or while it is drained, the connection is not moved. A handler that was set before is
 // called.
 func TestStays(t *testing.T) {
+	t.Parallel()
 	for name, drained := range map[string]bool{"no other server": false, "drained": true} {
 		t.Run(name, func(t *testing.T) {
 			var servers []*natstest.Server
