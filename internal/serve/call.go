@@ -45,8 +45,7 @@ type call struct {
 type listed struct {
 	ended   bool
 	handled bool   // Serve waits for its handler
-	caller  string // from its reply subject, while shares are counted
-	counted uint64 // the period of counting in which it was counted
+	caller  string // from its reply subject
 }
 
 // frames is the state of a call with a caller that takes frames.
@@ -196,8 +195,7 @@ func (s *service) admit(c *call) *rpc.Error {
 	if s.closed.Load() {
 		return s.stopped()
 	}
-	n := s.inst.inflight.Add(1)
-	if n > int64(s.opt.MaxInflight) {
+	if s.inst.inflight.Add(1) > int64(s.opt.MaxInflight) {
 		s.inst.inflight.Add(-1)
 		return rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: int64(s.opt.MaxInflight),
 			RetryAfterMS: retryAfter.Milliseconds()}, "%s has %d calls in flight already", s.inst.ID(), s.opt.MaxInflight)
@@ -207,7 +205,7 @@ func (s *service) admit(c *call) *rpc.Error {
 		return rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Size: c.bytes, RetryAfterMS: retryAfter.Milliseconds()},
 			"this host has no memory left for a request of %d bytes to %s: the requests in flight on it, and answers on their way, take it all", c.bytes, s.inst.ID())
 	}
-	if !s.calls.admit(c, n, int64(s.opt.MaxInflight)) {
+	if !s.calls.add(c, s.opt.MaxInflight) {
 		c.giveBack()
 		return rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: int64(s.opt.MaxInflight+1) / 2,
 			RetryAfterMS: retryAfter.Milliseconds()}, "this caller has half of the %d calls in flight that %s allows", s.opt.MaxInflight, s.inst.ID())
@@ -269,7 +267,7 @@ func (c *call) leave() {
 	s := c.s
 	if !c.left {
 		c.left = true
-		s.calls.uncount(c)
+		s.calls.leave(c)
 		c.giveBack()
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 )
 
 // callList is the calls in flight of a service.
@@ -12,9 +11,7 @@ type callList struct {
 	mu     sync.Mutex
 	calls  map[*call]struct{}
 	closed bool
-
-	shares   shares      // guarded by mu
-	counting atomic.Bool // whether shares counts
+	places map[string]int // the calls of each caller whose answer is not on its way
 }
 
 // enter adds one to the handlers WaitGroup, unless the list is closed: then Wait may have returned already.
@@ -51,17 +48,32 @@ func (l *callList) close() {
 	l.closed = true
 }
 
-// add adds c.
-func (l *callList) add(c *call) {
+// add adds c, unless its caller has half of most calls in flight already.
+func (l *callList) add(c *call, most int) bool {
+	c.caller = callerOf(c.reply)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.caller != "" && l.places[c.caller] >= (most+1)/2 {
+		return false
+	}
+	if l.calls == nil {
+		l.calls, l.places = map[*call]struct{}{}, map[string]int{}
+	}
+	l.calls[c] = struct{}{}
+	l.places[c.caller]++
 	if c.stream {
 		c.s.inst.pub.streams.open.Add(1)
 	}
+	return true
+}
+
+// leave gives the place of c back, once, before its answer is sent.
+func (l *callList) leave(c *call) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.calls == nil {
-		l.calls = map[*call]struct{}{}
+	if l.places[c.caller]--; l.places[c.caller] == 0 {
+		delete(l.places, c.caller)
 	}
-	l.calls[c] = struct{}{}
 }
 
 // remove removes c and returns the number of calls that are left; ended is false if c had ended before.

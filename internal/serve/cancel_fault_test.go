@@ -11,7 +11,7 @@ import (
 func TestForgottenCalls(t *testing.T) {
 	var s cancels
 	c := &call{s: &service{}, callID: "a"}
-	c.s.calls.add(c)
+	c.s.calls.add(c, 1)
 	s.forget(c) // its answer is on its way
 	s.watch(c)  // the start of the call is completed only now
 	c.s.calls.remove(c)
