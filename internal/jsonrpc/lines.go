@@ -2,8 +2,10 @@ package jsonrpc
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
+	"regexp"
 	"sync/atomic"
 )
 
@@ -210,15 +212,15 @@ func (l *LineReader) dropBuffer() {
 }
 
 func (l *LineReader) tooLong(line []byte) error {
-	var s idScanner
-	s.feed(line)
-	return &LongLineError{Size: int64(len(line)), Limit: int64(l.max), ID: s.id()}
+	var e lineEnds
+	e.add(line)
+	return &LongLineError{Size: int64(len(line)), Limit: int64(l.max), ID: e.id()}
 }
 
-// discard discards the rest of a line that is too long, but searches it for its id, which some SDKs write last. An
+// discard discards the rest of a line that is too long, but finds its id, which some SDKs write last. An
 // endless line ends the stream.
 func (l *LineReader) discard(noMemory bool) error {
-	var s idScanner
+	var e lineEnds
 	size := int64(0)
 	for {
 		chunk := l.buf[l.start:l.end]
@@ -226,7 +228,7 @@ func (l *LineReader) discard(noMemory bool) error {
 		if i >= 0 {
 			chunk = chunk[:i]
 		}
-		s.feed(chunk)
+		e.add(chunk)
 		size += int64(len(chunk))
 		l.start, l.seen = l.start+len(chunk), 0
 		if i >= 0 {
@@ -243,119 +245,39 @@ func (l *LineReader) discard(noMemory bool) error {
 		l.makeRoom() // the buffer is empty now, and is released if it is large
 		l.fill()
 	}
-	return &LongLineError{Size: size, Limit: int64(l.max), ID: s.id(), NoMemory: noMemory}
+	return &LongLineError{Size: size, Limit: int64(l.max), ID: e.id(), NoMemory: noMemory}
 }
 
-// idScanner finds the top-level "id" of a JSON object that arrives in pieces and is never in memory as a whole. For
-// text that is not valid JSON the result is undefined, but its memory stays limited.
-type idScanner struct {
-	begun    bool // a byte other than space has arrived
-	noObject bool // that byte does not begin an object
-	depth    int
-	str      bool   // inside a string
-	esc      bool   // after a backslash in it
-	key      bool   // the string, or the next one at depth 1, is a key
-	name     []byte // the first bytes of the key at depth 1
-	value    []byte
-	inID     bool // the value at depth 1 belongs to "id"
-	found    []byte
+// lineEnds are the first and the last bytes of a line that is never in memory as a whole.
+type lineEnds struct{ head, tail []byte }
+
+// endSize is how many bytes are kept of each end of a line.
+const endSize = 512
+
+func (e *lineEnds) add(chunk []byte) {
+	e.head = append(e.head, chunk[:min(len(chunk), endSize-len(e.head))]...)
+	e.tail = append(e.tail, chunk[max(0, len(chunk)-endSize):]...)
+	e.tail = e.tail[max(0, len(e.tail)-endSize):]
 }
 
-// maxFoundID is how many bytes are kept of an id.
-const maxFoundID = 64
+// An id is found where SDKs write it: before a message's large members, or after them.
+var (
+	idFirst = regexp.MustCompile(`^\s*\{\s*(?:"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*,\s*)*"id"\s*:\s*` + idPattern + `\s*[,}]`)
+	idLast  = regexp.MustCompile(`,\s*"id"\s*:\s*` + idPattern + `\s*(?:,\s*"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*)*\}\s*$`)
+)
 
-func (s *idScanner) feed(chunk []byte) {
-	if !s.begun {
-		at := space(chunk, 0)
-		if at == len(chunk) {
-			return
-		}
-		s.begun, s.noObject = true, chunk[at] != '{'
-	}
-	if s.noObject {
-		return
-	}
-	for i := 0; i < len(chunk); i++ {
-		if s.str && s.depth > 1 && !s.esc { // a long line usually consists of one string in its result
-			for i < len(chunk) && chunk[i] != '"' && chunk[i] != '\\' {
-				i++
-			}
-			if i == len(chunk) {
-				return
-			}
-		}
-		s.step(chunk[i])
-	}
-}
+const idPattern = `("(?:[^"\\]|\\.)*"|-?[0-9][-+.eE0-9]*)`
 
-func (s *idScanner) step(c byte) {
-	if s.str {
-		s.collect(c)
-		if s.depth == 1 && s.key && c != '"' && len(s.name) < 4 {
-			s.name = append(s.name, c)
-		}
-		switch {
-		case s.esc:
-			s.esc = false
-		case c == '\\':
-			s.esc = true
-		case c == '"':
-			s.str = false
-		}
-		return
+// id returns the top-level "id" of a JSON object, or nil if it is not found.
+func (e *lineEnds) id() []byte {
+	m := idFirst.FindSubmatch(e.head)
+	if m == nil && bytes.HasPrefix(bytes.TrimSpace(e.head), []byte{'{'}) {
+		m = idLast.FindSubmatch(e.tail)
 	}
-	switch c {
-	case '"':
-		s.str = true
-		if s.depth == 1 && s.key {
-			s.name = s.name[:0]
-		}
-		s.collect(c)
-	case '{', '[':
-		s.depth++
-		if s.depth == 1 {
-			s.key = true
-		}
-		s.inID = false // an id is not an object or array
-	case '}', ']':
-		s.close()
-		s.depth--
-	case ':':
-		if s.depth == 1 {
-			s.key = false
-			s.inID = string(s.name) == "id"
-			s.value = s.value[:0]
-		}
-	case ',':
-		s.close()
-	case ' ', '\t', '\r', '\n':
-	default:
-		s.collect(c)
-	}
-}
-
-// close ends a member at depth 1.
-func (s *idScanner) close() {
-	if s.depth != 1 {
-		return
-	}
-	if s.inID {
-		s.found = append(s.found[:0], s.value...)
-	}
-	s.inID, s.key = false, true
-}
-
-func (s *idScanner) collect(c byte) {
-	if s.inID && s.depth == 1 && !s.key && len(s.value) < maxFoundID {
-		s.value = append(s.value, c)
-	}
-}
-
-func (s *idScanner) id() []byte {
-	if len(s.found) == maxFoundID || !ValidID(s.found) { // it may have been cut
+	if m == nil || !ValidID(m[1]) || !json.Valid(m[1]) {
 		return nil
 	}
-	return s.found
+	return m[1]
 }
 
 // appendOneLine appends raw JSON to dst as part of a line: line ends between its tokens become spaces. (Valid JSON has

@@ -80,3 +80,31 @@ func checkLines(t *testing.T, l *LineReader, text []byte) {
 		t.Fatalf("the buffer has %d bytes, for lines of %d", cap(l.buf), l.max)
 	}
 }
+
+// TestIDOfLongLine finds the id where SDKs write it, and never one of another object.
+func TestIDOfLongLine(t *testing.T) {
+	const long = 10_000
+	text := strings.Repeat("x", long)
+	for _, tt := range []struct{ line, want string }{
+		{`{"jsonrpc":"2.0","id":7,"result":{"text":"LONG"}}`, `7`},
+		{` { "jsonrpc" : "2.0", "method" : "tools/call", "id" : "a\"b" , "params":{"text":"LONG"}}`, `"a\"b"`},
+		{`{"result":{"text":"LONG","id":8},"jsonrpc":"2.0","id":7}`, `7`},
+		{`{"result":{"text":"LONG"},"id":-1.5e3,"jsonrpc":"2.0"} `, `-1.5e3`},
+		{`{"id":7,"result":"LONG","x":{"id":8}}`, `7`},
+		{`{"result":{"text":"LONG","id":8}}`, ``},
+		{`{"result":"LONG\",\"id\":8}"}`, ``},
+		{`[{"id":7,"result":"LONG"},{"x":1,"id":8}]`, ``},
+		{`["LONG",{"x":1,"id":8}`, ``},
+		{`{"id":[7],"result":"LONG"}`, ``},
+		{`{"id":7.,"result":"LONG"}`, ``},
+	} {
+		line := strings.Replace(tt.line, "LONG", text, 1)
+		for _, cut := range []byte{1, 7, 255} {
+			_, err := NewLineReader(&chunked{text: []byte(line + "\n"), cuts: []byte{cut}}, long/2).Next()
+			e, ok := errors.AsType[*LongLineError](err)
+			if !ok || string(e.ID) != tt.want {
+				t.Errorf("%s in pieces of %d: %v, id %s; want %s", tt.line, cut, err, e.ID, tt.want)
+			}
+		}
+	}
+}

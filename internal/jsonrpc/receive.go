@@ -120,12 +120,10 @@ func ParseID(id []byte) (uint64, bool) {
 // broken handles a line that is not valid JSON: noise, or an invalid answer. If its id can be found, the call fails
 // immediately instead of timing out.
 func (c *Conn) broken(line []byte, why error) {
-	if i := space(line, 0); line[i] == '{' {
-		var s idScanner
-		s.feed(line)
-		if x := c.claim(s.id()); x != nil {
-			x.Sink.Deliver(x, Reply{Err: rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "the extension's answer is not valid JSON: %v", why)})
-		}
+	var ends lineEnds
+	ends.add(line)
+	if x := c.claim(ends.id()); x != nil {
+		x.Sink.Deliver(x, Reply{Err: rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "the extension's answer is not valid JSON: %v", why)})
 	}
 	c.noiseLine(line, why)
 }
