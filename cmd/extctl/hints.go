@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/url"
 	"strings"
 	"time"
 
@@ -33,7 +32,7 @@ func (e *reworded) Unwrap() error { return e.err }
 // Hints for connections that fail. The causes below have the rest.
 const (
 	hintNoServer    = "start one with `extctl up`, or give its address with --server, --context or NATS_URL"
-	hintAddress     = "check the address: nats://HOST:PORT, and NATS's clients usually use port 4222"
+	hintAddress     = "check the address: nats://HOST:PORT; NATS's clients usually use port 4222, and 8222 is its HTTP port for monitoring"
 	hintCredentials = "give a user and password in the address (nats://USER:PASSWORD@HOST), or pass --creds, --nkey, or --tlscert with --tlskey; a context of the nats command has all of it: --context NAME"
 	hintUpPassword  = "if it is the server of an extctl up with --data DIR: export NATS_URL=$(extctl url --data DIR). Otherwise "
 )
@@ -78,7 +77,7 @@ func isTimeout(err error) bool {
 }
 
 // explainConnect adds the cause and what to do about it to the error of a failed connection.
-func explainConnect(ctx context.Context, t daemon.Target, err error) error {
+func explainConnect(t daemon.Target, err error) error {
 	e, ok := errors.AsType[*daemon.ConnectError](err)
 	if !ok {
 		return err
@@ -92,12 +91,6 @@ func explainConnect(ctx context.Context, t daemon.Target, err error) error {
 		if c.match(e.Err) {
 			f.hint = c.hint
 			break
-		}
-	}
-	if isTimeout(e.Err) || errors.Is(e.Err, io.EOF) || errors.Is(e.Err, nats.ErrNoInfoReceived) {
-		if addr, http := speaksHTTP(ctx, t.Servers); http {
-			f.err = &reworded{fmt.Sprintf("%s (from %s) is an HTTP server, not NATS", addr, e.Source), err}
-			f.hint = hintAddress + "; 8222 is its port for monitoring"
 		}
 	}
 	return f
@@ -116,40 +109,6 @@ func explainRefused(f *failure, t daemon.Target, e *daemon.ConnectError) {
 		f.err = &reworded{fmt.Sprintf("NATS at %s (from %s) refused the credentials: %v", e.Addr, e.Source, e.Err), f.err}
 		f.hint = "they are not those of a user of this server, or have expired: " + hintCredentials
 	}
-}
-
-// httpProbe is the time limit for finding out whether an address is that of an HTTP server.
-const httpProbe = time.Second
-
-// speaksHTTP reports whether the first of the addresses is that of an HTTP server. Its port for monitoring is what people
-// most often use instead of that of NATS.
-func speaksHTTP(ctx context.Context, servers []string) (addr string, ok bool) {
-	if len(servers) == 0 {
-		return "", false
-	}
-	s := servers[0]
-	if !strings.Contains(s, "://") {
-		s = "nats://" + s
-	}
-	u, err := url.Parse(s)
-	if err != nil || u.Port() == "" {
-		return "", false
-	}
-	d := net.Dialer{Timeout: httpProbe}
-	c, err := d.DialContext(context.WithoutCancel(ctx), "tcp", u.Host) // the time of the command may be over
-	if err != nil {
-		return "", false
-	}
-	defer func() { _ = c.Close() }() // nothing more is read or written
-	if err := c.SetDeadline(time.Now().Add(httpProbe)); err != nil {
-		return "", false
-	}
-	if _, err := io.WriteString(c, "GET / HTTP/1.0\r\n\r\n"); err != nil {
-		return "", false
-	}
-	start := make([]byte, 5)
-	_, err = io.ReadFull(c, start)
-	return u.Host, err == nil && string(start) == "HTTP/"
 }
 
 // errInboxDenied is the cause with which a command's context ends when NATS does not allow it to receive any reply.

@@ -75,7 +75,7 @@ func (a *app) withMesh(cmd *cobra.Command, limit time.Duration, f func(context.C
 		OnDenied: s.denied.add,
 	})
 	if err != nil {
-		return explainConnect(ctx, target, err)
+		return explainConnect(target, err)
 	}
 	defer s.nc.Close()
 	err = f(ctx, s)

@@ -301,7 +301,7 @@ func runJoin(ctx context.Context, a *app, o upOptions) error {
 	var stopWatchdog func()
 	m.bridge.Watchdog, stopWatchdog = bridge.StartWatchdog(m.logger)
 	defer stopWatchdog()
-	err = explainConnect(ctx, target, m.run(ctx, target))
+	err = explainConnect(target, m.run(ctx, target))
 	if ctx.Err() != nil {
 		a.note("stopped")
 	}

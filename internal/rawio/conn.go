@@ -60,10 +60,13 @@ func (c *Conn) TryWrite(p []byte) (int, error) {
 
 // explain gives an error the form of package net's errors.
 func (c *Conn) explain(op string, err error) error {
-	switch {
-	case err == nil || err == io.EOF:
+	if err == nil || err == io.EOF {
 		return err
-	case errors.Is(err, os.ErrClosed):
+	}
+	if raw, ok := err.(*net.OpError); ok { // of syscall.RawConn, with the operation raw-read
+		err = raw.Err
+	}
+	if errors.Is(err, os.ErrClosed) {
 		err = net.ErrClosed
 	}
 	return &net.OpError{Op: op, Net: c.LocalAddr().Network(), Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
