@@ -191,7 +191,9 @@ func (bs *bridges) pinged(b *bridge, r PingResult, now time.Time) {
 	b.pings.waiting = false
 	switch r.Outcome {
 	case NoResponders:
-		bs.pingFailed(b, "is gone", now)
+		if !bs.mayReturn() {
+			bs.pingFailed(b, "is gone", now)
+		}
 	case TimedOut:
 		if !bs.fresh() {
 			return

@@ -56,6 +56,7 @@ type core struct {
 	leads      bool      // this replica writes the catalog
 	now        time.Time // of the event
 	verified   time.Time // when this replica last received its own self-check
+	missed     time.Time // when this replica connected again after a time without a connection
 	marks      map[string]bool
 	effects    []Effect
 }
@@ -76,6 +77,12 @@ const verifiedFor = 1500 * time.Millisecond
 // fresh reports whether a self-check was received recently, so that a missing reply was not lost on the way to this
 // replica.
 func (f *core) fresh() bool { return f.now.Sub(f.verified) < verifiedFor }
+
+// mayReturn reports whether bridges and services may still be about to connect to NATS again, as this replica has: each
+// client of a server that was down waits for up to 10 s.
+func (f *core) mayReturn() bool { return f.now.Sub(f.missed) < returnTime }
+
+const returnTime = 15 * time.Second
 
 // mark records that the document of a key may have changed; an urgent one is to be written at once.
 func (f *core) mark(key string, urgent bool) { f.marks[key] = f.marks[key] || urgent }

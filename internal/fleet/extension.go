@@ -140,7 +140,7 @@ func compareVersions(a, b string) int {
 func (x *extension) diagnostics(health liveness.Extension) []wire.Diagnostic {
 	var out []wire.Diagnostic
 	if x.shown != nil && x.shown.implied {
-		out = append(out, wire.Diagnostic{Level: "info", Code: "not_announced",
+		out = append(out, wire.Diagnostic{Level: "info", Code: codeNotAnnounced,
 			Message: "the extension has not been announced; what is shown comes from its heartbeats"})
 	}
 	if x.tools != nil {
@@ -312,6 +312,7 @@ func (x *extension) restore(value []byte, now time.Time) bool {
 		About: s.About, Context: s.Context, Parent: s.Parent,
 		Capabilities: wire.Capabilities{Channels: s.Channels, Providers: s.Providers},
 	}}
+	a.implied = slices.ContainsFunc(s.Diagnostics, func(d wire.Diagnostic) bool { return d.Code == codeNotAnnounced })
 	x.shown = a
 	x.alerts = slices.DeleteFunc(x.alerts, func(a alert) bool { return a.instance == restored && !slices.Contains(s.Diagnostics, a.diagnostic) })
 	for _, d := range s.Diagnostics {
@@ -320,19 +321,20 @@ func (x *extension) restore(value []byte, now time.Time) bool {
 		}
 	}
 	if len(s.Tools)+len(s.Hooks) > 0 || s.Server != nil || s.HandshakeHash != "" {
-		h := &handshake{done: true, hooks: s.Hooks, tools: s.Tools, server: s.Server}
+		h, cut := &handshake{done: true, hooks: s.Hooks, tools: s.Tools, server: s.Server}, false
 		for n := range h.tools {
 			h.tools[n].Name = ""
 		}
 		for _, d := range s.Diagnostics {
+			cut = cut || d.Code == codeSchemaDropped
 			switch d.Code {
-			case "not_announced", "conflict", "name_clash", "handshake_failed", codeNewHost, codeVersionJump: // the registry's own
+			case codeNotAnnounced, "conflict", "name_clash", "handshake_failed", codeNewHost, codeVersionJump: // the registry's own
 			default:
 				h.notes = append(h.notes, d)
 			}
 		}
 		x.tools = h
-		if s.HandshakeHash != "" {
+		if s.HandshakeHash != "" && !cut { // without the schemas that were cut, the handshake is made again
 			x.handshakes[a.handshakeKey()] = h
 		}
 	}

@@ -58,7 +58,7 @@ func (f *Fleet) Control(verb, name string, data []byte, now time.Time) {
 func (f *Fleet) RequestAll(atOnce bool, now time.Time) {
 	f.now = now
 	if atOnce {
-		f.natives.lastRequest = time.Time{}
+		f.natives.lastRequest, f.missed = time.Time{}, now
 	}
 	f.natives.requestAnnouncements(now)
 }

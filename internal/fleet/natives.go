@@ -55,8 +55,11 @@ func (na *natives) handleHeartbeat(id string, data []byte, now time.Time) {
 		return
 	}
 	na.traffic.heartbeat(b, now)
-	if x == nil {
-		if x = na.handleUnannounced(b, now); x == nil {
+	if x == nil || len(x.announcements) == 0 && x.shown != nil && x.shown.implied { // the latter is from the catalog
+		if fresh := na.handleUnannounced(b, now); fresh != nil {
+			x = fresh
+		}
+		if x == nil {
 			return
 		}
 	} else if a := x.announcements[b.Instance]; a != nil && a.implied && b.Version != "" && compareVersions(b.Version, a.Version) > 0 {

@@ -143,3 +143,88 @@ func TestBridgeAnswersAgain(t *testing.T) {
 		t.Errorf("requested: %+v", r)
 	}
 }
+
+// TestInheritedProbe: a new leader marks an instance lost that has no responders, and not one that only takes long: it may be busy
+// with a call. A caller's report counts as before, also while the probe is running.
+func TestInheritedProbe(t *testing.T) {
+	for _, tt := range []struct {
+		reason   string
+		reported bool
+		want     heartbeat.State
+	}{
+		{NotAnswering, false, heartbeat.Ready},
+		{NotAnswering, true, heartbeat.Lost},
+		{"no responders", false, heartbeat.Lost},
+	} {
+		f := testFleet(t)
+		f.announce(wire.Announce{ID: "weather", Version: "1.0.0", Instance: "n1", Features: []string{wire.FeatureInstance}})
+		f.send("heartbeat", "weather", `{"id":"weather","instance":"n1"}`)
+		f.Elected(f.at)
+		f.Verified(f.at, false, f.at)
+		f.settle()
+		ping := effectOf[Ping](t, f)
+		f.Unanswered(ping, f.at)
+		if i, _ := f.mon.Instance("weather", "n1"); i.Note != "" {
+			t.Errorf("while it is probed it is shown as %+v", i)
+		}
+		if tt.reported {
+			f.send("suspect", "weather", `{"id":"weather","instance":"n1"}`)
+		}
+		f.Probed(ping, tt.reason, nil, f.at)
+		if i, _ := f.mon.Instance("weather", "n1"); i.State != tt.want {
+			t.Errorf("%+v: it is shown as %+v", tt, i)
+		}
+	}
+}
+
+// TestReturnAfterOutage: after the NATS server was down, the leader may connect again before the bridges and services do.
+func TestReturnAfterOutage(t *testing.T) {
+	f := testFleet(t)
+	f.send("host", "b", `{"bridge":"b","run":"r","seq":1,"kind":"full","host":{"version":"1.0.0","since":"2026-11-21T11:58:00Z"},`+
+		`"instances":[{"id":"weather","version":"1.0.0","instance":"n1","bridge":"b","state":"ready"}]}`)
+	f.Elected(f.at)
+	f.Pinged(PingBridge{"b", f.bridges.byName["b"]}, PingResult{Outcome: Answered}, f.at)
+	f.settle()
+	f.Deposed(f.at)
+	f.RequestAll(true, f.at)
+	f.Elected(f.at)
+	f.pending = nil
+	f.settle()
+	for range 2 {
+		f.Pinged(PingBridge{"b", f.bridges.byName["b"]}, PingResult{Outcome: NoResponders}, f.at)
+		for _, e := range f.pending {
+			switch e.(type) {
+			case Ping, ConfirmGone:
+				t.Errorf("at once: %T", e)
+			}
+		}
+	}
+	f.at = f.at.Add(returnTime)
+	f.Pinged(PingBridge{"b", f.bridges.byName["b"]}, PingResult{Outcome: NoResponders}, f.at)
+	effectOf[ConfirmGone](t, f)
+}
+
+// TestSharedSubjectProbe: the answer of an instance's successor on the same subject is no sign of that instance.
+func TestSharedSubjectProbe(t *testing.T) {
+	f := testFleet(t)
+	f.announce(wire.Announce{ID: "weather", Version: "1.0.0", Instance: "n1"})
+	f.send("heartbeat", "weather", `{"id":"weather","instance":"n1"}`)
+	f.Elected(f.at)
+	f.Verified(f.at, false, f.at)
+	f.settle()
+	ping := effectOf[Ping](t, f)
+	f.Probed(ping, "no responders", nil, f.at)
+	f.at = f.at.Add(holdRetry + time.Second)
+	for range 2 {
+		f.Tick(f.at)
+	}
+	f.Probed(effectOf[Ping](t, f), "", nil, f.at)
+	if i, _ := f.mon.Instance("weather", "n1"); i.State != heartbeat.Lost {
+		t.Errorf("after an answer without a heartbeat it is %s", i.State)
+	}
+	f.send("heartbeat", "weather", `{"id":"weather","instance":"n1"}`)
+	f.Probed(effectOf[Ping](t, f), "", nil, f.at)
+	if i, _ := f.mon.Instance("weather", "n1"); i.State != heartbeat.Ready {
+		t.Errorf("after a heartbeat and an answer it is %s", i.State)
+	}
+}

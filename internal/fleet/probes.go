@@ -35,6 +35,7 @@ type probes struct {
 type probe struct {
 	id, instance string
 	running      bool
+	inherited    bool      // only the absence of responders is evidence
 	notBefore    time.Time // do not ping before
 	held         bool      // marked lost by a probe: only an answer makes it ready again
 	next         time.Time // if held: next ping in the absence of heartbeats
@@ -77,6 +78,25 @@ func (ps *probes) suspected(id, instance string, now time.Time) {
 	}
 }
 
+// inherit probes the instances that are ready in the catalog, or in this replica's memory: one may have ended while there was
+// no leader. One that is busy with a call has not.
+func (ps *probes) inherit(x *extension, now time.Time) {
+	if ps.mayReturn() {
+		return
+	}
+	health, _ := ps.mon.Extension(x.id)
+	for _, i := range health.Instances {
+		key := instanceKey{x.id, i.Instance}
+		if p := ps.byInstance[key]; i.State != heartbeat.Ready || p != nil && p.running {
+			continue
+		}
+		ps.probe(x, i.Instance, now)
+		if p := ps.byInstance[key]; p != nil {
+			p.inherited = p.running
+		}
+	}
+}
+
 // probe pings an instance, unless a ping is running or was just answered.
 func (ps *probes) probe(x *extension, instance string, now time.Time) {
 	a := x.address(instance)
@@ -92,6 +112,7 @@ func (ps *probes) probe(x *extension, instance string, now time.Time) {
 		p = &probe{id: x.id, instance: instance}
 		ps.byInstance[key] = p
 	}
+	p.inherited = false // a caller has evidence of its own
 	if p.running || now.Before(p.notBefore) {
 		return
 	}
@@ -123,7 +144,7 @@ func (x *extension) address(instance string) *announced {
 // showNoAnswer shows that an instance has not answered yet. It does nothing if another instance could have answered on
 // the same subject.
 func (ps *probes) showNoAnswer(p *probe, own bool) {
-	if !p.running || !own || !ps.fresh() {
+	if !p.running || p.inherited || !own || !ps.fresh() {
 		return
 	}
 	if c, ok := ps.mon.Note(p.id, p.instance, NotAnswering); ok {
@@ -134,7 +155,8 @@ func (ps *probes) showNoAnswer(p *probe, own bool) {
 
 // probed handles the end of a probe.
 func (ps *probes) probed(p *probe, own bool, reason string, err error, now time.Time) {
-	p.running = false
+	inherited := p.inherited
+	p.running, p.inherited = false, false
 	x := ps.exts[p.id]
 	key := instanceKey{p.id, p.instance}
 	if ps.byInstance[key] != p { // the leader changed meanwhile: another probe now holds the instance
@@ -147,8 +169,11 @@ func (ps *probes) probed(p *probe, own bool, reason string, err error, now time.
 	var c liveness.Change
 	var ok bool
 	switch {
-	case err != nil || reason == NotAnswering && !ps.fresh(): // not known
+	case err != nil || reason == NotAnswering && (inherited || !ps.fresh()): // not known
 		c, ok = ps.mon.Note(p.id, p.instance, "") // nothing else would end what showNoAnswer shows
+	case reason == "" && p.held && !own && !ps.isAlive(p): // another instance has answered on the same subject
+		p.next = now.Add(p.pause)
+		p.pause = min(2*p.pause, holdRetryMax)
 	case reason == "":
 		p.notBefore = now.Add(probeInterval)
 		if p.held {
@@ -171,6 +196,12 @@ func (ps *probes) probed(p *probe, own bool, reason string, err error, now time.
 		ps.changed(c)
 		ps.markUrgent(p.id)
 	}
+}
+
+// isAlive reports whether the instance of a probe has sent a heartbeat since it is held.
+func (ps *probes) isAlive(p *probe) bool {
+	i, ok := ps.mon.Instance(p.id, p.instance)
+	return ok && i.LastHeartbeat.After(i.Since)
 }
 
 // hasOthers reports whether other instances of x answer on the same subject as this one.

@@ -74,7 +74,7 @@ func (rs *restores) restore(id string) {
 		rs.handshakes.considerHandshake(x, instance)
 	}
 	rs.reconsider[id] = true
-	rs.probes.suspected(id, "", now) // an instance that is ready in the catalog, or in this replica's memory, may have ended while there was no leader
+	rs.probes.inherit(x, now)
 }
 
 // restoreSpec applies a spec of the catalog and adds its extension if necessary.

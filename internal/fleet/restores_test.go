@@ -151,3 +151,42 @@ func TestRestoredAlertEnds(t *testing.T) {
 		t.Errorf("after the end of i: %+v", x.alerts)
 	}
 }
+
+// TestRestoredHandshake: a new leader takes over the tools of the catalog. If they were cut, it requests them again, because there
+// may be room for them now.
+func TestRestoredHandshake(t *testing.T) {
+	for code, again := range map[string]bool{"": false, codeSchemaDropped: true} {
+		f := testFleet(t)
+		s := wire.Spec{ID: "weather", Version: "1.0.0", Subject: "x.weather.rpc", Dialect: "ext", HandshakeHash: "h", Tools: []wire.Tool{{Own: "now"}}}
+		if code != "" {
+			s.Diagnostics = []wire.Diagnostic{{Code: code}}
+		}
+		f.catalog = &memCatalog{docs: map[string]Record{SpecKey("weather"): {Value: encode(t, s), Revision: 1}}}
+		f.announce(wire.Announce{ID: "weather", Version: "1.0.0", Instance: "n1", HandshakeHash: "h"})
+		f.send("heartbeat", "weather", `{"id":"weather","instance":"n1"}`)
+		f.Elected(f.at)
+		f.settle()
+		asked := slices.ContainsFunc(f.pending, func(e Effect) bool { _, ok := e.(Handshake); return ok })
+		if asked != again || len(f.exts["weather"].tools.tools) != 1 {
+			t.Errorf("with the diagnostic %q: a handshake %v, tools %+v", code, asked, f.exts["weather"].tools)
+		}
+	}
+}
+
+// TestRestoredUnannounced: a service that only sends heartbeats is handled by a new registry as it was before.
+func TestRestoredUnannounced(t *testing.T) {
+	f := testFleet(t)
+	s := wire.Spec{ID: "weather", Version: "1.0.0", Subject: "x.weather.rpc", Dialect: "ext", Tools: []wire.Tool{{Own: "now"}},
+		Diagnostics: []wire.Diagnostic{{Level: "info", Code: codeNotAnnounced}}}
+	f.catalog = &memCatalog{docs: map[string]Record{SpecKey("weather"): {Value: encode(t, s), Revision: 1}}}
+	f.Elected(f.at)
+	f.settle()
+	for range 3 {
+		f.at = f.at.Add(2 * time.Second)
+		f.send("heartbeat", "weather", `{"id":"weather","version":"2.0.0"}`)
+	}
+	if a := f.exts["weather"].announcements[""]; a == nil || !a.implied || a.Version != "2.0.0" {
+		t.Errorf("its announcement is %+v", a)
+	}
+	effectOf[Handshake](t, f)
+}

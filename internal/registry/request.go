@@ -36,6 +36,7 @@ const (
 	largeTimeout       = 30 * time.Second
 	silenceTimeout     = 5 * time.Second // an instance sends a frame every 2 s
 	maxToolPages       = 100
+	maxToolBytes       = 2 << 20 // of all pages; the catalog shows half of it at most
 )
 
 // retryNoResponders are the pauses before a request without responders is repeated: a subscription takes a moment to
@@ -132,8 +133,8 @@ func (q request) listTools(ctx context.Context) (tools [][]byte, refusal *rpc.Er
 		for _, t := range r.Tools {
 			tools, size = append(tools, t), size+len(t)
 		}
-		if size > maxLargeAnswer || len(tools) > wire.MaxTools {
-			return nil, nil, fmt.Errorf("%d tools of %d bytes are over the limit of %d and %d", len(tools), size, wire.MaxTools, maxLargeAnswer)
+		if size > maxToolBytes || len(tools) > wire.MaxTools {
+			return nil, nil, fmt.Errorf("%d tools of %d bytes are over the limit of %d and %d", len(tools), size, wire.MaxTools, maxToolBytes)
 		}
 		if r.NextCursor == "" {
 			return tools, nil, nil
