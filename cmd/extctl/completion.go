@@ -89,6 +89,11 @@ func (a *app) completeTools(cmd *cobra.Command, args []string, typed string) ([]
 		})
 		return out, directive
 	}
+	offer := func(word, description string) {
+		if terminal.ShellWord(word) == word { // the shell may evaluate it, and it is from an extension
+			out = append(out, cobra.CompletionWithDesc(word, terminal.Short(description, 60)))
+		}
+	}
 	completeWith(a, cmd, func(ctx context.Context, s *session) error {
 		_, t, err := s.findTool(ctx, args[0])
 		if err != nil {
@@ -98,7 +103,7 @@ func (a *app) completeTools(cmd *cobra.Command, args []string, typed string) ([]
 		for _, p := range all {
 			if strings.HasPrefix(typed, p.Name+"=") {
 				for _, choice := range p.Choices() {
-					out = append(out, terminal.Clean(choice))
+					offer(choice, "")
 				}
 			}
 		}
@@ -107,7 +112,7 @@ func (a *app) completeTools(cmd *cobra.Command, args []string, typed string) ([]
 		}
 		directive |= cobra.ShellCompDirectiveNoSpace
 		for _, p := range all {
-			out = append(out, cobra.CompletionWithDesc(p.Name+"=", terminal.Short(p.Description, 60)))
+			offer(p.Name+"=", p.Description)
 		}
 		return nil
 	})

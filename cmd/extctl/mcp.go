@@ -308,12 +308,14 @@ func (l *mcpLink) isElsewhere(nc *nats.Conn, target daemon.Target) bool {
 func keepUp(ctx context.Context, a *app, dirs []string, logger *slog.Logger) {
 	quiet := *a
 	quiet.stdout, quiet.json = io.Discard, false // stdout is for messages of the protocol
+	logged := ""
 	for ; ctx.Err() == nil; pause.For(ctx, 2*time.Second) {
 		if _, running := storelock.Running(daemon.StoreDir("")); running { // an attempt starts a process, and reads all settings
 			continue
 		}
-		err := runUp(ctx, &quiet, upOptions{dirs: dirs, listen: defaultListen, log: daemon.LogFlags{Level: "warn", Format: "text"}})
-		if err != nil && ctx.Err() == nil && !errors.As(err, new(*storelock.LockedError)) {
+		err := runUp(ctx, &quiet, upOptions{dirs: dirs, noConfig: true, listen: defaultListen, log: daemon.LogFlags{Level: "warn", Format: "text"}})
+		if err != nil && ctx.Err() == nil && !errors.As(err, new(*storelock.LockedError)) && err.Error() != logged {
+			logged = err.Error()
 			logger.Error(fmt.Sprintf("the mesh of --up %v has stopped; trying again", dirs), "error", err)
 		}
 	}

@@ -44,6 +44,7 @@ type upOptions struct {
 	listen       string
 	data         string
 	config       string
+	noConfig     bool // the working directory is not the user's choice: its extensions.yaml is not read
 	name         string
 	log          daemon.LogFlags
 	mcp          string // the address of the MCP server; "" is none
@@ -145,6 +146,9 @@ func planMesh(a *app, o upOptions) (*localMesh, error) {
 	if forPeople {
 		logger = slog.New(terminal.NewLog(a.stderr, logger.Handler()))
 	}
+	if up, running := storelock.Running(daemon.StoreDir(o.data)); running && !o.join { // it has the addresses, too
+		return nil, alreadyRunning(&storelock.LockedError{StoreDir: daemon.StoreDir(o.data), Holder: up}, o)
+	}
 	m := &localMesh{app: a, logger: logger, joins: o.join, watch: o.watch}
 	if prefix != wire.DefaultPrefix {
 		m.flags += " --prefix " + string(prefix)
@@ -183,7 +187,11 @@ func startNATS(a *app, o upOptions, logger *slog.Logger) (*natsd.Server, error) 
 // alreadyRunning is the error of an up whose data directory another one uses.
 func alreadyRunning(locked *storelock.LockedError, o upOptions) error {
 	f := &failure{code: exitOther, err: locked, hint: "a mesh is already running: extctl list"}
-	if locked.Holder.URL == "" {
+	switch {
+	case !locked.Holder.IsHere():
+		f.hint = "the directory is shared between machines: pass one of this machine with --data"
+		return f
+	case locked.Holder.URL == "":
 		return f
 	}
 	f.err = &reworded{fmt.Sprintf("extctl up is already running here (pid %d, %s)", locked.Holder.PID, locked.Holder.URL), locked}
@@ -254,7 +262,7 @@ func (m *localMesh) run(ctx context.Context, target daemon.Target) error {
 		parts = append(parts, m.watchSources(ctx))
 	}
 	if m.mcp != nil {
-		parts = append(parts, func(ctx context.Context, _ *nats.Conn) error { return m.mcp.run(ctx, target) })
+		parts = append(parts, func(ctx context.Context, _ *nats.Conn) error { return m.mcp.run(ctx, target, m.joins) })
 	}
 	return localmesh.Run(ctx, target, localmesh.Config{Bridge: m.bridge, Joins: m.joins, Logger: m.logger}, parts...)
 }

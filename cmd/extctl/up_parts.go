@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -69,7 +70,10 @@ func defaultName(o upOptions) string {
 // upSettings reads the settings of the bridge in extctl up. It applies changed manifests at once, unless an extensions.yaml
 // says otherwise: an author at a desk wants that.
 func upSettings(o upOptions, logger *slog.Logger) (config.Config, error) {
-	c, err := bridge.Settings(o.config, o.dirs, logger)
+	c, err := config.Default(), error(nil)
+	if c.SearchPaths = o.dirs; !o.noConfig {
+		c, err = bridge.Settings(o.config, o.dirs, logger)
+	}
 	if o.watch || !c.Watch.NoReload {
 		c.Watch.Enabled, c.Watch.Reload = c.Watch.Enabled || o.watch, true
 	}
@@ -103,6 +107,9 @@ func newUpMCP(a *app, addr string, logger *slog.Logger) (*upMCP, error) {
 	flags := httpFlags{addr: addr, drain: time.Second}
 	u := &upMCP{link: link}
 	u.listener, u.http, u.url, err = flags.listen(logger)
+	if f, ok := errors.AsType[*failure](err); ok {
+		f.hint = "choose another address with --mcp"
+	}
 	return u, err
 }
 
@@ -113,14 +120,16 @@ func (u *upMCP) close() {
 }
 
 // run serves MCP clients until ctx ends.
-func (u *upMCP) run(ctx context.Context, target daemon.Target) error {
+func (u *upMCP) run(ctx context.Context, target daemon.Target, joins bool) error {
 	var background sync.WaitGroup
 	defer background.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	background.Go(func() { _ = u.link.door.Run(ctx) }) // ends with ctx
 	background.Go(func() {                             // ends with ctx
-		if err := u.link.connect(ctx, target); err != nil && ctx.Err() == nil {
+		if joins { // the mesh may end before this process, and come back with another password
+			u.link.run(ctx)
+		} else if err := u.link.connect(ctx, target); err != nil && ctx.Err() == nil {
 			u.link.logger.Error("the MCP server cannot reach the mesh", "error", err)
 		}
 	})

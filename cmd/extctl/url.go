@@ -45,6 +45,9 @@ func natsURL(a *app, data string) (string, error) {
 		if err != nil {
 			return "", err
 		}
+		if up, running := storelock.Running(daemon.StoreDir("")); running && target.IsEarlierUp() { // NATS_URL is that of one that has ended
+			return up.URLWithPassword(), nil
+		}
 		return target.URLs(), nil
 	}
 	up, ok := storelock.Running(daemon.StoreDir(data))

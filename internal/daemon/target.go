@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -172,6 +173,16 @@ func sameAddress(a, b string) bool {
 // URLs returns the servers' addresses, with the credentials that can be part of an address: those of the addresses as
 // they were given, and those of a running `extctl up`.
 func (t Target) URLs() string { return cmp.Or(t.upURL, strings.Join(t.Servers, ",")) }
+
+// IsEarlierUp reports whether the address is that of an `extctl up` in NATS_URL, which may have ended: on this machine, with the
+// user that only an `extctl up` has.
+func (t Target) IsEarlierUp() bool {
+	if t.Source != "NATS_URL" || len(t.Servers) != 1 {
+		return false
+	}
+	u, err := url.Parse(t.Servers[0])
+	return err == nil && u.User.Username() == storelock.User && net.ParseIP(u.Hostname()).IsLoopback()
+}
 
 func (f NATSFlags) address() (Target, error) {
 	t := Target{base: nats.GetDefaultOptions()}

@@ -27,14 +27,13 @@ func TestDownloads(t *testing.T) {
 		"yarn dlx foo":                                    "yarn dlx",
 		"uvx mcp-server-fetch":                            "uvx",
 		"uv run --with mcp server.py":                     "uv run",
-		"uv tool run foo":                                 "uv tool run",
+		"uv tool run foo":                                 "uv run",
 		"uv --directory /srv/weather run server.py":       "uv run",
-		"docker -H tcp://box:2375 compose -f c.yml run x": "docker compose run",
-		"npm --prefix run start":                          "",
+		"docker -H tcp://box:2375 compose -f c.yml run x": "docker run",
 		"uv tool list":                                    "",
 		"pipx run foo":                                    "pipx run",
 		"docker run -i --rm mcp/time":                     "docker run",
-		"podman container run image":                      "podman container run",
+		"podman container run image":                      "podman run",
 		"docker exec box server":                          "",
 		"go run .":                                        "go run",
 		"node server.js npx":                              "",
@@ -51,7 +50,7 @@ func TestDownloads(t *testing.T) {
 			t.Errorf("%s: %q, want %q", line, got, want)
 		}
 	}
-	for script, want := range map[string]string{"npx -y foo": "npx", "exec uvx foo": "uvx", "cd /srv && npx foo": "", "": ""} {
+	for script, want := range map[string]string{"npx -y foo": "npx", "exec uvx foo": "uvx", "cd /srv && npx foo": "npx", "": ""} {
 		if got := launch.Downloads("sh", []string{"-lc", script}); got != want {
 			t.Errorf("sh -lc %q: %q, want %q", script, got, want)
 		}

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -20,11 +21,23 @@ type Info struct {
 	URL   string    `json:"url,omitempty"` // for clients; empty if it accepts in-process connections only
 	Since time.Time `json:"since"`
 
+	Host    string `json:"host,omitempty"`    // the machine's name; set by Note, as is Machine
+	Machine string `json:"machine,omitempty"` // its id, if it has one
+
 	Password string `json:"password,omitempty"` // of User, if the server requires it; only the user who runs it can read it here
 }
 
 // User is the name that goes with Info.Password.
 const User = "extmesh"
+
+// IsHere reports whether the process runs on this machine: machines may share the directory.
+func (i Info) IsHere() bool { return i.Machine == "" || i.Machine == machineID() }
+
+// machineID is the id of this machine (machine-id(5)); "" if it has none.
+func machineID() string {
+	text, _ := os.ReadFile("/etc/machine-id") // Linux only
+	return strings.TrimSpace(string(text))
+}
 
 // URLWithPassword returns URL with the user and password that the server requires.
 func (i Info) URLWithPassword() string {
@@ -51,6 +64,9 @@ func (e *LockedError) Error() string {
 		msg += fmt.Sprintf(" (pid %d", e.Holder.PID)
 		if e.Holder.URL != "" {
 			msg += ", listening on " + e.Holder.URL
+		}
+		if !e.Holder.IsHere() {
+			msg += ", on the machine " + e.Holder.Host
 		}
 		msg += ")"
 	}
@@ -89,6 +105,8 @@ func Acquire(dir string) (*Lock, error) {
 
 // Note records the holder of the lock. It replaces the note atomically, so that no reader gets a part of it.
 func (l *Lock) Note(i Info) error {
+	i.Host, _ = os.Hostname() // for display only
+	i.Machine = machineID()
 	data, err := json.Marshal(i)
 	if err != nil {
 		return err
@@ -121,11 +139,11 @@ func readNote(dir string) (Info, bool) {
 	return i, true
 }
 
-// Running returns the server that runs in storeDir, if any. The note of a killed server is ignored, because its lock
+// Running returns the server that runs in storeDir on this machine, if any. The note of a killed server is ignored, because its lock
 // ended with it.
 func Running(storeDir string) (Info, bool) {
 	i, ok := readNote(storeDir)
-	if !ok {
+	if !ok || !i.IsHere() {
 		return Info{}, false
 	}
 	probe := flock.New(filepath.Join(storeDir, lockFile), flock.SetPermissions(0o600))

@@ -23,6 +23,8 @@ func TestOneHolder(t *testing.T) {
 	if err := l.Note(want); err != nil {
 		t.Fatal(err)
 	}
+	want.Host, _ = os.Hostname()
+	want.Machine = machineID()
 	if _, err = Acquire(dir); !errors.As(err, &locked) || locked.Holder != want {
 		t.Fatalf("second holder: %v; want a LockedError with %+v", err, want)
 	}
@@ -42,6 +44,26 @@ func TestOneHolder(t *testing.T) {
 	}
 	if err := l.Release(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestAnotherMachine: a home directory may be shared by machines. What runs on one of them is not running on the others.
+func TestAnotherMachine(t *testing.T) {
+	dir := t.TempDir()
+	l, err := Acquire(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Release() })
+	note := `{"pid":1,"url":"nats://127.0.0.1:1","since":"2026-01-01T00:00:00Z","host":"ada","machine":"another"}`
+	if err := os.WriteFile(filepath.Join(dir, noteFile), []byte(note), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if i, ok := Running(dir); ok {
+		t.Errorf("Running = %+v", i)
+	}
+	if _, err := Acquire(dir); err == nil || !strings.Contains(err.Error(), "on the machine ada") {
+		t.Errorf("a second holder: %v", err)
 	}
 }
 
