@@ -17,7 +17,7 @@ func urlCmd(a *app) *cobra.Command {
 		Use:   "url",
 		Short: "Print the URL of NATS, with its password, for other programs",
 		Long: `Print the URL of the NATS server that extctl uses, including user and password. By default this is the server of a
-running extctl up; extctl itself reads that password automatically. The command makes no connection.
+running extctl up; extctl itself reads that password automatically. The command does not log in.
 
 The nats command, the examples and most client libraries read NATS_URL.`,
 		Example: "  export NATS_URL=$(extctl url)",
@@ -45,7 +45,7 @@ func natsURL(a *app, data string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if up, running := storelock.Running(daemon.StoreDir("")); running && target.IsEarlierUp() { // NATS_URL is that of one that has ended
+		if up, running := storelock.Running(daemon.StoreDir("")); running && target.IsEndedUp() {
 			return up.URLWithPassword(), nil
 		}
 		return target.URLs(), nil

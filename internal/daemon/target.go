@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/adrg/xdg"
@@ -174,14 +175,21 @@ func sameAddress(a, b string) bool {
 // they were given, and those of a running `extctl up`.
 func (t Target) URLs() string { return cmp.Or(t.upURL, strings.Join(t.Servers, ",")) }
 
-// IsEarlierUp reports whether the address is that of an `extctl up` in NATS_URL, which may have ended: on this machine, with the
-// user that only an `extctl up` has.
-func (t Target) IsEarlierUp() bool {
+// IsEndedUp reports whether the address, in NATS_URL, is that of an `extctl up` that has ended: on this machine, with the user that
+// only an `extctl up` has, where nothing listens any more.
+func (t Target) IsEndedUp() bool {
 	if t.Source != "NATS_URL" || len(t.Servers) != 1 {
 		return false
 	}
 	u, err := url.Parse(t.Servers[0])
-	return err == nil && u.User.Username() == storelock.User && net.ParseIP(u.Hostname()).IsLoopback()
+	if err != nil || u.User.Username() != storelock.User || !net.ParseIP(u.Hostname()).IsLoopback() {
+		return false
+	}
+	c, err := net.DialTimeout("tcp", u.Host, time.Second)
+	if err == nil {
+		_ = c.Close() // nothing was sent
+	}
+	return err != nil
 }
 
 func (f NATSFlags) address() (Target, error) {

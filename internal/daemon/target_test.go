@@ -233,6 +233,13 @@ func TestNewPassword(t *testing.T) {
 	if up, _ := storelock.Running(StoreDir("")); err != nil || again.URLs() != up.URLWithPassword() || again.URLs() == first.URLs() {
 		t.Errorf("%s, %v; at first it was %s", again.URLs(), err, first.URLs())
 	}
+	if again.IsEndedUp() {
+		t.Errorf("%s is that of a server that runs", again.URLs())
+	}
+	next.Shutdown()
+	if again, err = (NATSFlags{}).Resolve(); err != nil || !again.IsEndedUp() {
+		t.Errorf("%s, %v, is not that of a server that has ended", again.URLs(), err)
+	}
 	other := strings.Replace(first.URLs(), "extmesh:", "ada:", 1)
 	t.Setenv("NATS_URL", other)
 	if again, err = (NATSFlags{}).Resolve(); err != nil || again.URLs() != other {
