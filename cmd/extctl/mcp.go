@@ -266,7 +266,11 @@ func (l *mcpLink) connect(ctx context.Context, target daemon.Target) error {
 	})
 	client := mesh.NewClient(nc, l.clientOptions(catalog))
 	l.door.Attach(catalog, client, func(id string, receive func([]byte)) (stop func(), err error) {
-		s, err := nc.Subscribe(l.prefix.Event(id), func(m *nats.Msg) { receive(m.Data) })
+		subject := l.prefix.Event(id)
+		if e, ok := catalog.Get(id); ok && e.Spec != nil && e.Spec.Subject != "" { // which may have another prefix
+			subject = strings.TrimSuffix(e.Spec.Subject, ".rpc") + ".event"
+		}
+		s, err := nc.Subscribe(subject, func(m *nats.Msg) { receive(m.Data) })
 		return func() { _ = s.Unsubscribe() }, err // an error means that the connection is closed
 	})
 	for ctx.Err() == nil && !l.isElsewhere(nc, target) {

@@ -264,7 +264,11 @@ func (h *forwardedCall) send() {
 // Deliver passes the child's response to the caller.
 func (h *forwardedCall) Deliver(_ *jsonrpc.Exchange, r jsonrpc.Reply) {
 	if h.f.remote {
-		h.f.inflight.Add(-1)
+		if left := h.busyFor(r.Err); left > 0 {
+			time.AfterFunc(left, func() { h.f.inflight.Add(-1) })
+		} else {
+			h.f.inflight.Add(-1)
+		}
 	}
 	h.f.messages.leave(h, r.Err != nil && r.Err.Details().Ran != rpc.RanNo && (r.Err.Code == rpc.CodeCancelled || r.Err.Code == rpc.CodeTimeout))
 	if h.endProgress != nil {
@@ -327,12 +331,28 @@ func (h *forwardedCall) recordFailure(e *rpc.Error) {
 
 // isShort reports whether the caller waits so briefly that a time-out is no fault of the extension.
 func (h *forwardedCall) isShort() bool {
+	sink, ok := h.caller()
+	return ok && h.Deadline.Sub(sink.Began()) < min(shortTimeout, h.f.limits.call)
+}
+
+// busyFor is how long the extension may go on with the call after its end: as long as it has for a call, if the caller has given it
+// up.
+func (h *forwardedCall) busyFor(e *rpc.Error) time.Duration {
+	sink, ok := h.caller()
+	if !ok || e == nil || e.Details().Ran == rpc.RanNo || e.Code != rpc.CodeCancelled && e.Code != rpc.CodeTimeout || h.Method == "ping" {
+		return 0
+	}
+	return time.Until(sink.Began().Add(h.f.limits.call))
+}
+
+// caller is the sink of the call that a caller has made.
+func (h *forwardedCall) caller() (sink serve.CallSink, ok bool) {
 	to := h.outer.Sink
 	if s, ok := to.(*subscribing); ok {
 		to = s.to
 	}
-	sink, ok := to.(serve.CallSink)
-	return ok && h.Deadline.Sub(sink.Began()) < min(shortTimeout, h.f.limits.call)
+	sink, ok = to.(serve.CallSink)
+	return sink, ok
 }
 
 // CancelExchange ends x after its caller has stopped waiting, and notifies the child.

@@ -30,6 +30,7 @@ type scriptedLink struct {
 	waiting       []*jsonrpc.Exchange
 	cancelled     int
 	notifications []string
+	published     []string
 }
 
 func (s *scriptedLink) Start(x *jsonrpc.Exchange) {

@@ -152,7 +152,7 @@ func TestListingsThatHang(t *testing.T) {
 		if !hs.incomplete || hs.listings["prompts/list"] == nil || hs.listings["resources/list"] != nil {
 			t.Errorf("%+v", hs)
 		}
-		again, err := readTools(t.Context(), l, hs, &workload{announce: wire.Announce{Parent: "p"}})
+		again, err := readTools(t.Context(), l, hs, &workload{announce: wire.Announce{Parent: "p"}}, false)
 		if err != nil || !again.incomplete || again.listings["prompts/list"] != hs.listings["prompts/list"] {
 			t.Errorf("%+v, %v", again, err)
 		}
@@ -184,12 +184,27 @@ func TestSlowTools(t *testing.T) {
 		l := &lister{capabilities: `{"tools":{}}`, answers: map[string][]string{"tools/list": {tools, "slow " + tools}}}
 		hs := l.handshake(t)
 		w := &workload{announce: wire.Announce{Parent: "p"}}
-		if _, err := readTools(t.Context(), &lister{answers: map[string][]string{"tools/list": {"slow " + tools}}}, hs, w); err == nil {
+		if _, err := readTools(t.Context(), &lister{answers: map[string][]string{"tools/list": {"slow " + tools}}}, hs, w, false); err == nil {
 			t.Error("there is no limit")
 		}
 		w.limits.start.Max = 30 * time.Second
-		if again, err := readTools(t.Context(), l, hs, w); err != nil || len(again.tools) != 1 {
+		if again, err := readTools(t.Context(), l, hs, w, false); err != nil || len(again.tools) != 1 {
 			t.Errorf("%+v, %v", again, err)
 		}
 	})
+}
+
+// TestToolsThatAreRefused: a server that answers tools/list with an error, until somebody logs in, may offer other lists meanwhile.
+func TestToolsThatAreRefused(t *testing.T) {
+	l := &lister{capabilities: `{"tools":{},"prompts":{}}`, answers: map[string][]string{
+		"tools/list": {"refuse"}, "prompts/list": {`{"prompts":[]}`, `{"prompts":[{"name":"a"}]}`}}}
+	hs := l.handshake(t)
+	w := &workload{announce: wire.Announce{Parent: "p"}}
+	again, err := readTools(t.Context(), l, hs, w, true)
+	if err != nil || !again.incomplete || again.hash == hs.hash {
+		t.Errorf("%+v, %v", again, err)
+	}
+	if _, err := readTools(t.Context(), l, hs, w, false); err == nil {
+		t.Error("tools that a server had are given up")
+	}
 }

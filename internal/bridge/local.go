@@ -164,7 +164,7 @@ func (t *trial) exchangeHandshake(ctx context.Context, p *child.Process) error {
 
 // checkToolsList sends tools/list, which a native extension may leave unimplemented.
 func (t *trial) checkToolsList(ctx context.Context, hs *handshake) error {
-	listed, err := readTools(ctx, t.conn, hs, t.inst.workload)
+	listed, err := readTools(ctx, t.conn, hs, t.inst.workload, false)
 	switch {
 	case err == nil && listed.hash != hs.hash:
 		t.problem("tools_differ", "tools/list returns different tools than initialize; those of initialize are used until the extension announces a change")

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"cmp"
 	"encoding/json"
 
 	"github.com/extmesh/extmesh/internal/breaker"
@@ -41,13 +42,14 @@ func (b *Bridge) newInstance(w *workload, replica int) *instance {
 	b.inventory.add(ref, s.entry)
 	s.forget = func() { b.inventory.remove(ref) }
 	s.sup = supervise.New(supervise.Options{Policy: w.policy, Run: s.runOnce, Notify: s.transition, Permanent: isPermanent})
-	events, log := b.cfg.Prefix.Event(w.id()), b.cfg.Prefix.Log(w.id())
+	events, log := wire.Prefix(cmp.Or(w.announce.SubjectPrefix, string(b.cfg.Prefix))).Event(w.id()), b.cfg.Prefix.Log(w.id())
 	s.publishEvent = func(n []byte) error {
 		if isBehind(b.nc) {
 			return nats.ErrReconnectBufExceeded
 		}
 		return b.nc.Publish(events, n)
 	}
+	s.updates.publish = s.publishEvent
 	s.publishLine = func(l logLine) {
 		// A line that cannot be published is still in the ring and in the bridge's log.
 		if data, err := json.Marshal(l); err == nil && !isBehind(b.nc) {

@@ -21,6 +21,7 @@ const (
 // leaves nothing behind. The server gets one subscription for all callers. The next run of the server is subscribed again.
 type subscriptions struct {
 	workload *workload
+	publish  func(notification []byte) error
 
 	mu    sync.Mutex
 	until map[string]time.Time
@@ -120,7 +121,11 @@ type subscribing struct {
 
 // Deliver implements jsonrpc.Sink.
 func (s *subscribing) Deliver(x *jsonrpc.Exchange, r jsonrpc.Reply) {
-	if _, err := r.Result(); err != nil && (s.to != nil || !s.all.workload.hasEnded(err)) { // the next child is subscribed again
+	_, err := r.Result()
+	switch {
+	case err == nil && s.to == nil: // it may have changed while the server was away
+		_ = s.all.publish(jsonrpc.AppendRequest(nil, nil, "notifications/resources/updated", uriParams(s.uri))) // not while NATS is away
+	case err != nil && (s.to != nil || !s.all.workload.hasEnded(err)): // the next child is subscribed again
 		s.all.drop(s.uri) // callers renew what they want, which subscribes again
 	}
 	if s.to != nil {

@@ -25,7 +25,7 @@ func updatesBed(capabilities string, bad ...string) (*scriptedLink, *forwarder) 
 		return jsonrpc.NewReply(json.RawMessage("{}"), nil), true
 	}}
 	f := testForwarder(l)
-	f.updates = &subscriptions{workload: &workload{}, to: l}
+	f.updates = &subscriptions{workload: &workload{}, to: l, publish: func(n []byte) error { l.published = append(l.published, string(n)); return nil }}
 	f.handshake.Store(&handshake{dialect: "mcp", raw: json.RawMessage(`{"capabilities":` + capabilities + `}`)})
 	return l, f
 }
@@ -77,6 +77,9 @@ func TestSubscriptions(t *testing.T) {
 		f.updates.resume(next) // the server was restarted
 		if got := next.take(); !slices.Equal(got, []string{`resources/subscribe {"uri":"a"}`, `resources/subscribe {"uri":"b"}`}) {
 			t.Errorf("after a restart the server got %q", got)
+		}
+		if slices.Sort(l.published); len(l.published) != 2 || !strings.Contains(l.published[0], `"notifications/resources/updated","params":{"uri":"a"}`) {
+			t.Errorf("after a restart the callers got %q", l.published)
 		}
 		time.Sleep(60 * time.Second)
 		want("expired, at the server before")

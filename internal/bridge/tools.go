@@ -34,7 +34,7 @@ func (r *run) relist(ctx context.Context) {
 			r.inst.updates.resume(r.f.conn)
 		}
 	}
-	hs, err := readTools(ctx, r.f.conn, old, r.inst.workload)
+	hs, err := readTools(ctx, r.f.conn, old, r.inst.workload, len(r.f.handshake.Load().tools) == 0)
 	failed := err != nil && ctx.Err() == nil
 	switch {
 	case err == nil:
@@ -68,8 +68,8 @@ func (r *run) retryIncomplete(failed bool) {
 }
 
 // readTools returns a copy of old with the child's current tools, which it reads with tools/list in either dialect, and an
-// MCP server's other lists.
-func readTools(ctx context.Context, c rpc.Caller, old *handshake, w *workload) (*handshake, error) {
+// MCP server's other lists. Without any tools so far, a server may answer tools/list with an error again.
+func readTools(ctx context.Context, c rpc.Caller, old *handshake, w *workload, none bool) (*handshake, error) {
 	all := ctx
 	ctx, cancel := context.WithTimeout(ctx, max(relistTimeout, w.limits.start.Max)) // what the first reading could take
 	defer cancel()
@@ -79,7 +79,9 @@ func readTools(ctx context.Context, c rpc.Caller, old *handshake, w *workload) (
 	}
 	hs := &handshake{dialect: old.dialect, raw: old.raw, hooks: parsed.Hooks}
 	if hs.dialect == manifest.MCP {
-		if hs.tools, err = listTools(ctx, c, hs); err != nil {
+		if hs.tools, err = listTools(ctx, c, hs); none && isOwnError(err) {
+			hs.withoutTools(err)
+		} else if err != nil {
 			return nil, err
 		}
 		if err = readListings(all, c, w, hs, parsed.Server, old.listings, relistTimeout); err != nil {

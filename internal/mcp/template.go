@@ -42,6 +42,9 @@ func ParseTemplate(text string) (t *Template, ok bool) {
 		part, ok := expressions[expression[0]]
 		if !ok {
 			part = expressions[0]
+			if strings.HasSuffix(expression, "*") { // FastMCP's for several parts of a path
+				part = expressions['+']
+			}
 		}
 		uris.WriteString(part)
 		text = after

@@ -9,6 +9,7 @@ func TestTemplate(t *testing.T) {
 	for template, uris := range map[string]map[string]bool{
 		"file:///{name}":         {"file:///a": true, "file:///a/b": false, "file:///": false, "other:///a": false},
 		"file:///{+path}":        {"file:///a/b?c": true, "file:///": false},
+		"docs://{path*}":         {"docs://a": true, "docs://a/b.md": true, "docs://": false},
 		"test://t/{id}/data":     {"test://t/1/data": true, "test://t/1/2/data": false, "test://t//data": false},
 		"a://b{/seg,more}{?q,r}": {"a://b": true, "a://b/c": true, "a://b/c/d?q=1": true, "a://b#x": false},
 		"a://b{.ext}{#frag}":     {"a://b.txt#x": true, "a://b": true, "a://bc": false},

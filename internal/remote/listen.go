@@ -44,8 +44,10 @@ func (c *Conn) listen(ctx context.Context, s *session) {
 			in.reset(body)
 			received, err = c.receive(in, nil, s)
 			in.close() // after an event that is too long it is open; the server would refuse another one
-		case err == errNoStream, err == errLost && !opened: // servers without a stream also answer 404 or 400
+		case !opened && (err == errNoStream || err == errLost): // servers without a stream also answer 404 or 400
 			return
+		case err == errNoStream: // the server may not have the last event any more
+			in.id = ""
 		case err == errLost:
 			_, err = c.reopen(ctx, s)
 		}

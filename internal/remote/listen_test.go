@@ -140,6 +140,35 @@ func testListenerReopens(t *testing.T) {
 	}
 }
 
+// TestListenRefusedOnce: a server refuses an event that it has forgotten, after which the stream is requested from its present end.
+func TestListenRefusedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newPipedMCP(t)
+		var last []string
+		m.get = func(w http.ResponseWriter, r *http.Request) {
+			switch last = append(last, r.Header.Get("Last-Event-Id")); len(last) {
+			case 1:
+				events(w)("id: 7\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"one\"}\n\n")
+			case 2:
+				w.WriteHeader(http.StatusBadRequest)
+			default:
+				events(w)("data: {\"jsonrpc\":\"2.0\",\"method\":\"two\"}\n\n")
+				<-r.Context().Done()
+			}
+		}
+		var notes notifications
+		c := m.connect(Config{OnNotification: notes.add})
+		time.Sleep(20 * time.Second)
+		if got := notes.list(); !slices.Equal(got, []string{"one", listChanged, "two"}) {
+			t.Errorf("%q", got)
+		}
+		c.end(t)
+		if !slices.Equal(last, []string{"", "7", ""}) {
+			t.Errorf("requested after %q", last)
+		}
+	})
+}
+
 // TestListenGap: after a gap in which the server's messages were lost, tools/list_changed is reported.
 func TestListenGap(t *testing.T) {
 	for name, tt := range map[string]struct {
