@@ -136,6 +136,9 @@ func (iv *inventories) inventoryEntry(b *bridge, i *wire.InventoryInstance, now 
 		return
 	}
 	iv.traffic.Announces++
+	if iv.hasNewerManifest(b, &a) {
+		return
+	}
 	a.Capabilities.Tools, a.Capabilities.Hooks = nil, nil // the handshake returns them
 	x := iv.natives.admit(&announced{Announce: a, at: now, size: keptSize(&a), digest: wire.AnnounceDigest(data), from: b.name}, now)
 	if x == nil { // the state of an instance whose earlier announcement is stored counts nevertheless
@@ -151,6 +154,17 @@ func (iv *inventories) inventoryEntry(b *bridge, i *wire.InventoryInstance, now 
 		iv.natives.observe(x, heartbeat.Message{ID: i.ID, Version: i.Version, Instance: i.Instance, State: i.State, Reason: i.Reason,
 			Restarts: i.Restarts, Breaker: i.Breaker, IntervalMS: b.inventory.IntervalMS}, now)
 	}
+}
+
+// hasNewerManifest reports whether another bridge lists the manifest of the same service with a higher version.
+func (iv *inventories) hasNewerManifest(b *bridge, a *wire.Announce) bool {
+	x := iv.exts[a.ID]
+	if x == nil || a.Instance != "" || x.announcements[""] == nil {
+		return false
+	}
+	have := x.announcements[""]
+	other := iv.bridges.byName[have.from]
+	return other != nil && other != b && other.inventory.Lists(wire.InstanceRef{ID: a.ID}) && compareVersions(have.Version, a.Version) > 0
 }
 
 var errOtherHolder = errors.New("the instance belongs to another bridge or to a native service")
@@ -223,10 +237,13 @@ func (iv *inventories) removeEntries(b *bridge, u Update, now time.Time) {
 		iv.removeUndeclared(now)
 	}
 	for _, ref := range gone {
-		if ref.Instance == "" && iv.declaredElsewhere(ref) || iv.checkHolder(b, ref) != nil {
-			continue
+		switch other := iv.declaredElsewhere(ref); {
+		case iv.checkHolder(b, ref) != nil:
+		case ref.Instance != "" || other == nil:
+			iv.natives.removeInstance(ref.ID, ref.Instance, now)
+		case iv.exts[ref.ID] != nil && iv.exts[ref.ID].announcements[""] != nil && iv.exts[ref.ID].announcements[""].from == b.name:
+			iv.requestInventory(other, now) // for its manifest
 		}
-		iv.natives.removeInstance(ref.ID, ref.Instance, now)
 	}
 }
 
@@ -253,14 +270,14 @@ func (iv *inventories) complete() bool {
 	return len(iv.bridges.byName) > 0
 }
 
-// declaredElsewhere reports whether another bridge has the manifest of a native service.
-func (iv *inventories) declaredElsewhere(ref wire.InstanceRef) bool {
+// declaredElsewhere returns a bridge that has the manifest of a native service, nil if there is none.
+func (iv *inventories) declaredElsewhere(ref wire.InstanceRef) *bridge {
 	for _, b := range iv.bridges.byName {
 		if b.inventory.Lists(ref) {
-			return true
+			return b
 		}
 	}
-	return false
+	return nil
 }
 
 // refreshInstances handles a sign of life of a bridge, which counts for all its instances.
