@@ -56,13 +56,10 @@ func printSchemaNamed(a *app, name string) error {
 	if name != schemas[0].Name {
 		return daemon.UsageError{Err: fmt.Errorf("there is no schema %q; want manifest", name), Hint: "for example: extctl schema manifest"}
 	}
-	text, err := manifest.Schema()
-	if err != nil {
-		return err
-	}
+	text := manifest.Schema()
 	if a.json {
 		return a.printObject(member{"schema", json.RawMessage(text)})
 	}
-	_, err = a.stdout.Write(text)
+	_, err := a.stdout.Write(text)
 	return err
 }
