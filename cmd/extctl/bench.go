@@ -127,7 +127,7 @@ func runBench(ctx context.Context, s *session, c *mesh.Catalog, args []string, o
 // errorKind groups the errors of calls.
 func errorKind(err error) string {
 	if e, ok := errors.AsType[*rpc.Error](err); ok {
-		if kind := e.Details().Kind; kind != "" {
+		if kind := e.Code.Kind(); kind != "" && kind == e.Details().Kind {
 			return kind
 		}
 		return fmt.Sprintf("tool error %d", int(e.Code))

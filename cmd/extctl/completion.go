@@ -69,7 +69,11 @@ func completeHooks(a *app, cmd *cobra.Command, args []string) (out []cobra.Compl
 	if len(args) == 0 {
 		a.complete(cmd, []string{wire.KindSpec}, func(c *mesh.Catalog) {
 			for _, e := range c.All() {
-				out = append(out, e.Spec.Hooks...)
+				for _, hook := range e.Spec.Hooks {
+					if isPlainWord(hook) {
+						out = append(out, hook)
+					}
+				}
 			}
 		})
 	}
@@ -90,7 +94,7 @@ func (a *app) completeTools(cmd *cobra.Command, args []string, typed string) ([]
 		return out, directive
 	}
 	offer := func(word, description string) {
-		if terminal.ShellWord(word) == word { // the shell may evaluate it, and it is from an extension
+		if isPlainWord(word) {
 			out = append(out, cobra.CompletionWithDesc(word, terminal.Short(description, 60)))
 		}
 	}
@@ -118,6 +122,9 @@ func (a *app) completeTools(cmd *cobra.Command, args []string, typed string) ([]
 	})
 	return out, directive
 }
+
+// isPlainWord reports whether a word of an extension may be offered as a completion, which the shell may evaluate.
+func isPlainWord(word string) bool { return terminal.ShellWord(word) == word }
 
 // complete loads the catalog without schemas, or only some kinds of its documents, for f.
 func (a *app) complete(cmd *cobra.Command, kinds []string, f func(*mesh.Catalog)) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -27,7 +28,7 @@ func importCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "import FILE|CLIENT…",
 		Short: "Make an extension of the MCP servers in clients' files",
-		Long: `Read the MCP servers from a FILE, from the files of a CLIENT, from all clients (all) or from standard input (-), and write
+		Long: `Read the MCP servers from a FILE, from your file of a CLIENT, from those of all clients (all) or from standard input (-), and write
 them to the extension <first search path>/imported. Values that look secret are moved to files which only you can read.
 
 With --replace the mesh's own entry takes the place of the imported servers in the clients' files. --undo undoes the last
@@ -120,6 +121,14 @@ func importServers(ctx context.Context, a *app, o importOptions, args []string) 
 
 // importSources returns the sources that the arguments name.
 func importSources(ctx context.Context, a *app, e clients.Env, args []string) (sources []clients.Source, err error) {
+	own := func(c clients.Client) []clients.Source { // the project's file is anybody's
+		return slices.DeleteFunc(e.Sources(c), func(s clients.Source) bool {
+			if s.IsProjects() {
+				a.note("extctl: %s is of this project, and is not imported unless you give its path", terminal.Clean(s.Label))
+			}
+			return s.IsProjects()
+		})
+	}
 	for _, arg := range args {
 		c, isClient := clients.Find(arg)
 		switch {
@@ -131,10 +140,10 @@ func importSources(ctx context.Context, a *app, e clients.Env, args []string) (s
 			sources = append(sources, clients.Source{Label: "standard input", Text: string(text)})
 		case arg == "all":
 			for _, c := range clients.Clients {
-				sources = append(sources, e.Sources(c)...)
+				sources = append(sources, own(c)...)
 			}
 		case isClient:
-			found := e.Sources(c)
+			found := own(c)
 			if len(found) == 0 {
 				path, _ := e.Path(c, clients.User)
 				return nil, fail(exitNotFound, "%s has no file here: %s does not exist", c.Title, path)
@@ -168,6 +177,9 @@ func printImport(a *app, e clients.Env, out importJSON, root string) {
 		}
 		if len(s.Needs) > 0 {
 			text += "; needs " + strings.Join(s.Needs, ", ")
+		}
+		if len(s.Takes) > 0 {
+			text += "; takes from this host: " + strings.Join(s.Takes, ", ")
 		}
 		for _, note := range s.Notes {
 			text += "; " + note

@@ -208,6 +208,8 @@ func (f *hostFlags) completeLocal(cmd *cobra.Command, args []string, _ string) (
 		if ctx == nil { // cobra runs completions outside Execute
 			ctx = context.Background()
 		}
+		ctx, cancel := context.WithTimeout(ctx, completeTimeout)
+		defer cancel()
 		for _, c := range f.readHost(gate.Credentials{}).all(ctx).Candidates {
 			out = append(out, cobra.CompletionWithDesc(c.Manifest.Plugin.ID, terminal.Short(c.Manifest.Plugin.Description, 60)))
 		}

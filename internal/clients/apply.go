@@ -130,7 +130,7 @@ func (p *Plan) Apply() error {
 		return document.Replace(path, []byte(text), 0o600, nil)
 	}
 	for _, path := range p.Files {
-		text := secretsDir + "/\n"
+		text := ignoreAll
 		i := slices.IndexFunc(p.secrets, func(s moved) bool { return filepath.Join(p.Dir, filepath.FromSlash(s.file)) == path })
 		switch {
 		case path == p.manifest.path:

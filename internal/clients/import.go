@@ -26,6 +26,7 @@ type Imported struct {
 	Runs    string   `json:"runs"`    // the command, or the address, without arguments and parameters
 	Present bool     `json:"present"` // the extension has it already
 	Needs   []string `json:"needs"`   // variables that must be set where the bridge runs
+	Takes   []string `json:"takes"`   // the other variables and files of the host that it gets
 	Secrets int      `json:"secrets"` // how many values were moved to files of their own
 	Notes   []string `json:"notes"`
 	Skipped string   `json:"skipped"` // the reason why it is not imported
@@ -102,7 +103,7 @@ func (p *Plan) readMembers() error {
 
 // add decides what becomes of one server.
 func (p *Plan) add(id string, s server) (Imported, error) {
-	out := Imported{Name: s.name, Source: s.source.Label, Needs: []string{}, Notes: []string{}}
+	out := Imported{Name: s.name, Source: s.source.Label, Needs: []string{}, Takes: []string{}, Notes: []string{}}
 	m, notes, err := s.member()
 	if p.env.installed(s.source.client, s.source.Path, s.name, s.raw) {
 		err = errMesh
@@ -112,11 +113,12 @@ func (p *Plan) add(id string, s server) (Imported, error) {
 		out.Skipped = terminal.FirstLine(err.Error())
 		return out, nil
 	}
-	name, _, reason := check(id, s.name, m)
+	legal, reason := check(id, s.name, m)
 	if reason != "" {
 		out.Skipped = reason
 		return out, nil
 	}
+	name := legal.Plugin.Name
 	for i := 1; ; i++ {
 		candidate := name
 		if i > 1 {
@@ -128,7 +130,7 @@ func (p *Plan) add(id string, s server) (Imported, error) {
 		if taken && (!old.equal(m) || !p.sameSecrets(secrets)) {
 			continue
 		}
-		_, needs, reason := check(id, candidate, m)
+		checked, reason := check(id, candidate, m)
 		switch {
 		case reason != "":
 			out.Skipped = reason
@@ -141,7 +143,13 @@ func (p *Plan) add(id string, s server) (Imported, error) {
 			return out, nil
 		}
 		out.Target, out.Present, out.Secrets, out.Notes = id+"."+candidate, taken, len(secrets), append(out.Notes, notes...)
-		out.Needs = append(out.Needs, p.env.unset(needs)...)
+		out.Needs = append(out.Needs, p.env.unset(checked.Variables())...)
+		uses := checked.Needs()
+		for _, what := range append(uses.Env, uses.Files...) {
+			if !slices.Contains(out.Needs, what) && !strings.HasPrefix(what, secretsDir+"/") {
+				out.Takes = append(out.Takes, what)
+			}
+		}
 		p.taken[s.source.Path] = append(p.taken[s.source.Path], s)
 		if taken {
 			return out, nil
@@ -202,6 +210,9 @@ func (m member) runs() string {
 		return address
 	}
 	command := m.Command[strings.LastIndexAny(m.Command, `/\`)+1:]
+	if command != m.Command && !filepath.IsAbs(m.Command) { // a program of this directory, whatever its name is
+		return m.Command
+	}
 	if word, _, found := strings.Cut(strings.TrimSpace(m.Command), " "); found && !strings.ContainsAny(word, `/\`) { // a path may contain blanks
 		return word
 	}
@@ -213,18 +224,17 @@ func (m member) runs() string {
 	return command
 }
 
-// check reads a server as a bridge does. needs are the variables that it cannot be started without.
-func check(id, name string, m member) (legal string, needs []string, reason string) {
+// check reads a server as a bridge does; reason is why it cannot be used.
+func check(id, name string, m member) (checked *manifest.Manifest, reason string) {
 	raw, err := plainjson.Marshal(map[string]any{"mcpServers": map[string]member{name: m}})
 	if err != nil {
-		return "", nil, err.Error()
+		return nil, err.Error()
 	}
 	parsed, diags := manifest.ParseSidecar(id, manifest.SidecarName, raw, manifest.Options{})
 	if parsed == nil {
-		return "", nil, faultOf(diags)
+		return nil, faultOf(diags)
 	}
-	member := parsed.Members()[0]
-	return member.Plugin.Name, member.Variables(), ""
+	return parsed.Members()[0], ""
 }
 
 // faultOf is why a server is refused: the fault with the longest key, since that of the whole server only refers to the others.
@@ -243,11 +253,20 @@ func faultOf(diags []manifest.Diagnostic) string {
 
 // finish completes the plan.
 func (p *Plan) finish(id string) error {
+	for _, dir := range []string{p.Dir, filepath.Join(p.Dir, secretsDir)} {
+		if info, err := os.Lstat(dir); err == nil && !info.IsDir() { // a link in a cloned repository could lead anywhere
+			return fmt.Errorf("%s is not a directory; choose another name with --id", dir)
+		}
+	}
 	if len(p.secrets) > 0 {
-		if f, err := readFile(filepath.Join(p.Dir, ".gitignore")); err != nil {
+		f, err := readFile(p.ignoreFile())
+		switch {
+		case err != nil:
 			return err
-		} else if !f.exists {
-			p.Files = append(p.Files, filepath.Join(p.Dir, ".gitignore"))
+		case !f.exists:
+			p.Files = append(p.Files, f.path)
+		case f.text != ignoreAll:
+			return fmt.Errorf("%s exists already; move it away, or choose another name with --id", f.path)
 		}
 	}
 	for _, s := range p.secrets {
@@ -266,6 +285,11 @@ func (p *Plan) finish(id string) error {
 	}
 	return nil
 }
+
+// ignoreFile is the file that keeps the secrets out of a git repository.
+func (p *Plan) ignoreFile() string { return filepath.Join(p.Dir, secretsDir, ".gitignore") }
+
+const ignoreAll = "*\n"
 
 // sorted are the keys of a map.
 func sorted(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }

@@ -24,6 +24,9 @@ type Source struct {
 	keys    [][]string
 }
 
+// IsProjects reports whether it is a project's file of a client, which may be anybody's.
+func (s *Source) IsProjects() bool { return s.scope == Project }
+
 // files are a client's files, which need not exist. The project's file can be the user's, in the home directory.
 func (e Env) files(c Client) (all []Source) {
 	for _, scope := range []Scope{User, Project} {

@@ -132,11 +132,11 @@ func TestInstallInterrupted(t *testing.T) {
 	}
 }
 
-// TestCopyModes: executable files remain executable, and the owner can remove every directory.
+// TestCopyModes: executable files remain executable, only the owner can change them, and the owner can remove every directory.
 func TestCopyModes(t *testing.T) {
 	dir := t.TempDir()
 	source := tiny(t, filepath.Join(dir, "source"), "new")
-	for path, mode := range map[string]fs.FileMode{"run": 0o755, "secret": 0o600, "read-only": 0o444} {
+	for path, mode := range map[string]fs.FileMode{"run": 0o755, "secret": 0o600, "read-only": 0o444, "anybody's": 0o777} {
 		path = filepath.Join(source, path)
 		if err := os.WriteFile(path, nil, mode); err != nil {
 			t.Fatal(err)
@@ -158,7 +158,7 @@ func TestCopyModes(t *testing.T) {
 	if err := tree.copy(t.Context(), copied); err != nil {
 		t.Fatal(err)
 	}
-	for path, mode := range map[string]fs.FileMode{"run": 0o755, "secret": 0o600, "read-only": 0o444, "locked": 0o755} {
+	for path, mode := range map[string]fs.FileMode{"run": 0o755, "secret": 0o600, "read-only": 0o444, "locked": 0o755, "anybody's": 0o755} {
 		info, err := os.Stat(filepath.Join(copied, path))
 		if err != nil {
 			t.Fatal(err)
