@@ -60,6 +60,7 @@ type importJSON struct {
 	Servers  []clients.Imported `json:"servers"`
 	Files    []string           `json:"files"`
 	Replaced []clients.Replaced `json:"replaced"`
+	Projects []string           `json:"project_files"` // left out, because their paths were not given
 	DryRun   bool               `json:"dry_run"`
 }
 
@@ -79,7 +80,7 @@ func importServers(ctx context.Context, a *app, o importOptions, args []string) 
 	if err != nil {
 		return err
 	}
-	sources, err := importSources(ctx, a, e, args)
+	sources, projects, err := importSources(ctx, a, e, args)
 	if err != nil {
 		return err
 	}
@@ -87,7 +88,7 @@ func importServers(ctx context.Context, a *app, o importOptions, args []string) 
 	if err != nil {
 		return fail(exitUsage, "%w", err)
 	}
-	out := importJSON{Servers: plan.Servers, Files: plan.Files, Replaced: []clients.Replaced{}, DryRun: o.dryRun}
+	out := importJSON{Servers: plan.Servers, Files: plan.Files, Replaced: []clients.Replaced{}, Projects: list(projects), DryRun: o.dryRun}
 	if out.Servers == nil {
 		out.Servers = []clients.Imported{}
 	}
@@ -119,11 +120,12 @@ func importServers(ctx context.Context, a *app, o importOptions, args []string) 
 	return nil
 }
 
-// importSources returns the sources that the arguments name.
-func importSources(ctx context.Context, a *app, e clients.Env, args []string) (sources []clients.Source, err error) {
+// importSources returns the sources that the arguments name. projects are the files of the project that were left out.
+func importSources(ctx context.Context, a *app, e clients.Env, args []string) (sources []clients.Source, projects []string, err error) {
 	own := func(c clients.Client) []clients.Source { // the project's file is anybody's
 		return slices.DeleteFunc(e.Sources(c), func(s clients.Source) bool {
 			if s.IsProjects() {
+				projects = append(projects, s.Path)
 				a.note("extctl: %s is of this project, and is not imported unless you give its path", terminal.Clean(s.Label))
 			}
 			return s.IsProjects()
@@ -135,7 +137,7 @@ func importSources(ctx context.Context, a *app, e clients.Env, args []string) (s
 		case arg == "-":
 			text, err := a.readStdin(ctx, 1<<20)
 			if err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			sources = append(sources, clients.Source{Label: "standard input", Text: string(text)})
 		case arg == "all":
@@ -146,14 +148,18 @@ func importSources(ctx context.Context, a *app, e clients.Env, args []string) (s
 			found := own(c)
 			if len(found) == 0 {
 				path, _ := e.Path(c, clients.User)
-				return nil, fail(exitNotFound, "%s has no file here: %s does not exist", c.Title, path)
+				f := fail(exitNotFound, "%s has no file here: %s does not exist", c.Title, path)
+				if len(projects) > 0 {
+					f.hint = "the file of this project is imported by its path: " + terminal.Clean(projects[0])
+				}
+				return nil, nil, f
 			}
 			sources = append(sources, found...)
 		default:
 			sources = append(sources, e.Source(arg))
 		}
 	}
-	return sources, nil
+	return sources, projects, nil
 }
 
 // printImport prints what was done, or would be, like a diff: what is added, and what is taken out.

@@ -315,10 +315,16 @@ func keepUp(ctx context.Context, a *app, dirs []string, logger *slog.Logger) {
 	logged := ""
 	for ; ctx.Err() == nil; pause.For(ctx, 2*time.Second) {
 		if _, running := storelock.Running(daemon.StoreDir("")); running { // an attempt starts a process, and reads all settings
+			logged = ""
 			continue
 		}
+		began := time.Now()
 		err := runUp(ctx, &quiet, upOptions{dirs: dirs, noConfig: true, listen: defaultListen, log: daemon.LogFlags{Level: "warn", Format: "text"}})
-		if err != nil && ctx.Err() == nil && !errors.As(err, new(*storelock.LockedError)) && err.Error() != logged {
+		if time.Since(began) > time.Minute { // it ran
+			logged = ""
+		}
+		locked, isLocked := errors.AsType[*storelock.LockedError](err)
+		if err != nil && ctx.Err() == nil && !(isLocked && locked.Holder.IsHere()) && err.Error() != logged {
 			logged = err.Error()
 			logger.Error(fmt.Sprintf("the mesh of --up %v has stopped; trying again", dirs), "error", err)
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/extmesh/extmesh/internal/discovery"
 	"github.com/extmesh/extmesh/internal/door"
 	"github.com/extmesh/extmesh/internal/localmesh"
+	"github.com/extmesh/extmesh/internal/pause"
 	"github.com/extmesh/extmesh/internal/sourcewatch"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
@@ -127,10 +128,11 @@ func (u *upMCP) run(ctx context.Context, target daemon.Target, joins bool) error
 	defer cancel()
 	background.Go(func() { _ = u.link.door.Run(ctx) }) // ends with ctx
 	background.Go(func() {                             // ends with ctx
-		if joins { // the mesh may end before this process, and come back with another password
-			u.link.run(ctx)
-		} else if err := u.link.connect(ctx, target); err != nil && ctx.Err() == nil {
-			u.link.logger.Error("the MCP server cannot reach the mesh", "error", err)
+		for again := true; again && ctx.Err() == nil; again = joins { // a mesh may end before this process, and come back
+			if err := u.link.connect(ctx, target); err != nil && ctx.Err() == nil && !joins {
+				u.link.logger.Error("the MCP server cannot reach the mesh", "error", err)
+			}
+			pause.For(ctx, retryEvery)
 		}
 	})
 	if err := u.link.door.ServeHTTP(ctx, u.listener, u.http); err != nil && ctx.Err() == nil {

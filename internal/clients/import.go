@@ -210,10 +210,11 @@ func (m member) runs() string {
 		return address
 	}
 	command := m.Command[strings.LastIndexAny(m.Command, `/\`)+1:]
-	if command != m.Command && !filepath.IsAbs(m.Command) { // a program of this directory, whatever its name is
-		return m.Command
-	}
-	if word, _, found := strings.Cut(strings.TrimSpace(m.Command), " "); found && !strings.ContainsAny(word, `/\`) { // a path may contain blanks
+	word, _, found := strings.Cut(strings.TrimSpace(m.Command), " ")
+	switch {
+	case found && !strings.ContainsAny(word, `/\`): // a path may contain blanks
+		return word
+	case command != m.Command && !filepath.IsAbs(m.Command): // a program of this directory, whatever its name is
 		return word
 	}
 	for _, a := range m.Args {

@@ -185,11 +185,12 @@ func (t Target) IsEndedUp() bool {
 	if err != nil || u.User.Username() != storelock.User || !net.ParseIP(u.Hostname()).IsLoopback() {
 		return false
 	}
-	c, err := net.DialTimeout("tcp", u.Host, time.Second)
+	c, err := net.DialTimeout("tcp", net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "4222")), time.Second)
 	if err == nil {
 		_ = c.Close() // nothing was sent
 	}
-	return err != nil
+	timeout, ok := errors.AsType[net.Error](err)
+	return err != nil && !(ok && timeout.Timeout())
 }
 
 func (f NATSFlags) address() (Target, error) {

@@ -162,6 +162,7 @@ func (d *Door) Run(ctx context.Context) error {
 		requests.Go(func() { d.lists.results <- l.request(ctx, client) }) // owned by Run; ends within listTimeout, or with ctx
 	}
 	waiting := false
+	var followed *backend
 	for {
 		select {
 		case <-ctx.Done():
@@ -169,7 +170,6 @@ func (d *Door) Run(ctx context.Context) error {
 		case b := <-d.attached:
 			stop()
 			stop = watch(ctx, b.catalog, changed)
-			d.updates.reconnect(b)
 			continue
 		case <-due.C: // an unavailable extension is to be hidden, or a list to be requested again
 		case l := <-d.lists.results:
@@ -187,6 +187,10 @@ func (d *Door) Run(ctx context.Context) error {
 			}
 		}
 		if b := d.mesh.Load(); b != nil && isLoaded(b.catalog) {
+			if b != followed {
+				followed = b
+				d.updates.reconnect(b) // the catalog has the subjects of the events
+			}
 			now := time.Now()
 			extensions := b.catalog.All()
 			d.lists.setSkills(b.catalog.Skills())

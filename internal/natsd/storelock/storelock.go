@@ -31,7 +31,10 @@ type Info struct {
 const User = "extmesh"
 
 // IsHere reports whether the process runs on this machine: machines may share the directory.
-func (i Info) IsHere() bool { return i.Machine == "" || i.Machine == machineID() }
+func (i Info) IsHere() bool {
+	id := machineID()
+	return i.Machine == "" || id == "" || i.Machine == id
+}
 
 // machineID is the id of this machine (machine-id(5)); "" if it has none.
 func machineID() string {
