@@ -93,6 +93,9 @@ func readTools(ctx context.Context, c rpc.Caller, old *handshake, w *workload, n
 	if err != nil {
 		return nil, fmt.Errorf("tools/list: %w", err)
 	}
+	if len(result) > maxToolsList {
+		return nil, fmt.Errorf("the result of tools/list has %d bytes; at most %d are possible", len(result), maxToolsList)
+	}
 	var r struct {
 		Tools json.RawMessage `json:"tools"`
 	}

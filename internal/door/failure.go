@@ -333,16 +333,12 @@ func isContent(result []byte) bool {
 	if !ok {
 		return false
 	}
-	var items []struct {
-		Type string `json:"type"`
-	}
-	if json.Unmarshal(at.In(result), &items) != nil || items == nil {
-		return false
-	}
-	for _, it := range items {
-		if it.Type == "" {
-			return false
-		}
-	}
-	return true
+	typed := true
+	err := jsonrpc.Elements(at.In(result), func(item []byte) bool {
+		kind, ok := jsonrpc.Member(item, "type")
+		text := kind.In(item)
+		typed = ok && len(text) > 2 && text[0] == '"'
+		return typed
+	})
+	return err == nil && typed
 }

@@ -275,7 +275,7 @@ func (x *exchange) readBody() ([]byte, *fault) {
 	}
 	var body []byte
 	var err error
-	if n := x.r.ContentLength; n >= 0 {
+	if n := x.r.ContentLength; n >= 0 && n <= 64<<10 { // of a larger one, only what has arrived takes memory
 		body = make([]byte, n)
 		_, err = io.ReadFull(x.r.Body, body)
 	} else {

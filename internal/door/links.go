@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"sync"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -77,26 +78,29 @@ func linksIn(result []byte) (uris []string) {
 	if !bytes.Contains(result, []byte(`"resource`)) {
 		return nil
 	}
-	type content struct {
-		Type     string
-		URI      string
-		Resource struct{ URI string }
-	}
-	var r struct {
-		Content  []content
-		Messages []struct{ Content content }
-	}
-	_ = json.Unmarshal(result, &r) // what is malformed has no links
-	for _, m := range r.Messages {
-		r.Content = append(r.Content, m.Content)
-	}
-	for _, c := range r.Content {
+	add := func(raw []byte) bool { // one at a time, because the decoded form can be much larger than the text
+		var c struct {
+			Type     string
+			URI      string
+			Resource struct{ URI string }
+		}
+		if !bytes.Contains(raw, []byte(`"resource`)) || json.Unmarshal(raw, &c) != nil { // what is malformed has no links
+			return true
+		}
 		switch c.Type {
 		case "resource_link":
 			uris = append(uris, c.URI)
 		case "resource":
 			uris = append(uris, c.Resource.URI)
 		}
+		return len(uris) < maxLinks
 	}
+	content, _ := jsonrpc.Member(result, "content")
+	_ = jsonrpc.Elements(content.In(result), add)
+	messages, _ := jsonrpc.Member(result, "messages")
+	_ = jsonrpc.Elements(messages.In(result), func(message []byte) bool {
+		of, _ := jsonrpc.Member(message, "content")
+		return add(of.In(message))
+	})
 	return uris
 }

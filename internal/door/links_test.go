@@ -78,7 +78,7 @@ func TestLinksIn(t *testing.T) {
 	for text, want := range map[string][]string{
 		`{"content":[{"type":"resource_link","uri":"a:b"},{"type":"resource","resource":{"uri":"c:d","text":"e"}},{"type":"text","text":"resource"}]}`: {"a:b", "c:d"},
 		`{"messages":[{"role":"user","content":{"type":"resource","resource":{"uri":"a:b"}}}]}`:                                                        {"a:b"},
-		`{"content":[7,{"type":"resource_link","uri":7},{"type":"resource_link","uri":"a:b"}]}`:                                                        {"", "a:b"},
+		`{"content":[7,{"type":"resource_link","uri":7},{"type":"resource_link","uri":"a:b"}]}`:                                                        {"a:b"},
 		`{"content":"resource"}`:                                     nil,
 		`{"content":[{"type":"text","text":"\"resource_link\""}]}`:   nil,
 		`{"structuredContent":{"type":"resource_link","uri":"a:b"}}`: nil,

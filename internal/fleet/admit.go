@@ -23,6 +23,9 @@ func (na *natives) admit(a *announced, now time.Time) *extension {
 		err = na.checkOwner(a)
 	}
 	if err == nil {
+		err = na.checkSubject(a)
+	}
+	if err == nil {
 		err = na.checkParent(a)
 	}
 	if err == nil {
@@ -134,6 +137,22 @@ func (f *core) checkOwner(a *announced) error {
 	f.refuse("announce", owner, fmt.Errorf("subject %s belongs to extension %s", a.subject(), a.ID))
 	if c, ok := f.mon.Forget(owner); ok {
 		f.changed(c)
+	}
+	return nil
+}
+
+// checkSubject refuses an instance with another subject than one of the same id that is up: calls go to the subject of one of them,
+// and a bridge may list instances of extensions whose calls it may not receive.
+func (f *core) checkSubject(a *announced) error {
+	x := f.exts[a.ID]
+	if x == nil {
+		return nil
+	}
+	for name, other := range x.announcements {
+		i, ok := f.mon.Instance(a.ID, name)
+		if name != a.Instance && ok && isUpAndNamed(i) && !other.implied && other.subject() != a.subject() {
+			return fmt.Errorf("instance %s of %s is up with the subject %s, not %s: stop it first", name, a.ID, other.subject(), a.subject())
+		}
 	}
 	return nil
 }

@@ -228,3 +228,20 @@ func TestSharedSubjectProbe(t *testing.T) {
 		t.Errorf("after a heartbeat and an answer it is %s", i.State)
 	}
 }
+
+// TestOneSubject: no instance can take the calls of an extension to another subject while one is up.
+func TestOneSubject(t *testing.T) {
+	f := testFleet(t)
+	f.announce(wire.Announce{ID: "weather", Version: "1.0.0", Instance: "n1"})
+	f.send("heartbeat", "weather", `{"id":"weather","instance":"n1"}`)
+	other := wire.Announce{ID: "weather", Version: "9.0.0", Instance: "n0", SubjectPrefix: "ext.mine"}
+	f.announce(other)
+	if f.refused["announce"] != 1 || f.exts["weather"].announcements["n0"] != nil {
+		t.Error("another subject is accepted")
+	}
+	f.send("shutdown", "weather", `{"id":"weather","instance":"n1"}`)
+	f.announce(other)
+	if f.exts["weather"].announcements["n0"] == nil {
+		t.Error("after the stop of the first one, another subject is refused")
+	}
+}

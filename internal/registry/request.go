@@ -79,10 +79,9 @@ func (q request) withTools(ctx context.Context, answer json.RawMessage, err erro
 	if _, has := jsonrpc.Member(answer, "tools"); has {
 		return answer, nil
 	}
-	var declared struct {
-		Capabilities map[string]json.RawMessage `json:"capabilities"`
-	}
-	if json.Unmarshal(answer, &declared) == nil && declared.Capabilities != nil && declared.Capabilities["tools"] == nil {
+	declared, _ := jsonrpc.Member(answer, "capabilities")
+	capabilities := declared.In(answer)
+	if _, has := jsonrpc.Member(capabilities, "tools"); !has && len(capabilities) > 0 && capabilities[0] == '{' {
 		answer, _ = jsonrpc.SetMember(answer, "tools", []byte("[]"))
 		return answer, nil
 	}

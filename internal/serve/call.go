@@ -146,7 +146,8 @@ func (s *service) take(at *endpoint, req *nats.Msg, hold bool) {
 
 // newCall returns the call of a request.
 func (s *service) newCall(at *endpoint, req *nats.Msg, env *jsonrpc.Envelope, began time.Time) *call {
-	c := &call{s: s, at: at, id: env.ID, bytes: int64(len(req.Data)), reply: req.Reply, began: began}
+	// The headers are in memory twice: in the buffer of the message, and as text.
+	c := &call{s: s, at: at, id: env.ID, bytes: 2*int64(req.Size()) - int64(len(req.Data)), reply: req.Reply, began: began}
 	if len(req.Data) > 16<<10 { // the handler may go on with another form of it: the id should not keep the whole in memory
 		c.id = bytes.Clone(env.ID)
 	}

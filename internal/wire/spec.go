@@ -400,8 +400,17 @@ func problem(to []Diagnostic, code, format string, args ...any) []Diagnostic {
 // the description's prefix are not part of it.
 func HandshakeHash(tools []Tool, hooks []string) (string, error) {
 	sorted := slices.SortedFunc(slices.Values(tools), func(a, b Tool) int { return cmp.Compare(a.Own, b.Own) })
-	list := make([]any, 0, len(tools))
-	for _, t := range sorted {
+	h := slices.Sorted(slices.Values(hooks))
+	if h == nil {
+		h = []string{}
+	}
+	text, err := plainjson.Marshal(h)
+	if err != nil {
+		return "", err
+	}
+	hash := sha256.New()
+	fmt.Fprintf(hash, `{"hooks":%s,"tools":[`, text)
+	for n, t := range sorted { // one after the other, because the decoded form can be much larger than the text
 		o := map[string]any{"name": t.Own, "description": t.Description}
 		members := append([]Member{{"input_schema", t.InputSchema}}, t.Extra...)
 		for _, m := range members {
@@ -416,18 +425,16 @@ func HandshakeHash(tools []Tool, hooks []string) (string, error) {
 			}
 			o[m.Key] = v
 		}
-		list = append(list, o)
+		if text, err = plainjson.Marshal(o); err != nil { // keys come out sorted, a json.Number as it came
+			return "", err
+		}
+		if n > 0 {
+			hash.Write([]byte{','})
+		}
+		hash.Write(text)
 	}
-	h := slices.Sorted(slices.Values(hooks))
-	if h == nil {
-		h = []string{}
-	}
-	text, err := plainjson.Marshal(map[string]any{"hooks": h, "tools": list}) // keys come out sorted, a json.Number as it came
-	if err != nil {
-		return "", err
-	}
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:]), nil
+	hash.Write([]byte("]}"))
+	return hex.EncodeToString(hash.Sum(nil)), nil
 }
 
 // SkillEntry is one skill that a bridge has. Dir, the name of its directory, is its name in the catalog.
