@@ -18,8 +18,8 @@ import (
 
 // The limits of subscriptions to resources.
 const (
-	maxFollowed       = 100 // of a client, or of one subscriptions/listen
-	maxFollowedOfDoor = 10_000
+	maxFollowed       = 100              // of a client, or of one subscriptions/listen
+	maxFollowedOfDoor = 10_000           // of which those of one token have half
 	followEvery       = 30 * time.Second // between two renewals; a bridge ends a subscription after 90 s
 	followTimeout     = 5 * time.Second  // of one renewal
 )
@@ -50,7 +50,7 @@ var errFull = errors.New("too many subscriptions")
 func (u *updates) add(from *backend, id string, f *follower) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.count >= maxFollowedOfDoor {
+	if u.count >= maxFollowedOfDoor || f.client.principal != "" && f.client.usage.followed >= maxFollowedOfDoor/2 {
 		return errFull
 	}
 	s := u.sources[id]
@@ -66,6 +66,7 @@ func (u *updates) add(from *backend, id string, f *follower) error {
 	u.sources[id] = s
 	s.users[f]++
 	u.count++
+	f.client.usage.followed++
 	return nil
 }
 
@@ -104,6 +105,7 @@ func (u *updates) remove(id string, f *follower) {
 	defer u.mu.Unlock()
 	s := u.sources[id]
 	u.count--
+	f.client.usage.followed--
 	if s.users[f]--; s.users[f] == 0 {
 		delete(s.users, f)
 	}

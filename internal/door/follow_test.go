@@ -251,3 +251,15 @@ func TestUpdatesOfContext(t *testing.T) {
 		t.Errorf("after that: %q", sent)
 	}
 }
+
+// TestFollowedOfToken: the clients with one token cannot follow so many resources that the others can follow none.
+func TestFollowedOfToken(t *testing.T) {
+	from := &backend{events: func(string, func([]byte)) (func(), error) { return func() {}, nil }}
+	var u updates
+	for principal, want := range map[string]error{"a": errFull, "": nil} {
+		f := &follower{client: &client{principal: principal, usage: &usage{followed: maxFollowedOfDoor / 2}}}
+		if err := u.add(from, "x", f); err != want {
+			t.Errorf("with the token %q: %v", principal, err)
+		}
+	}
+}

@@ -18,6 +18,7 @@ const (
 type usage struct {
 	calls    atomic.Int64 // in flight
 	streams  atomic.Int64
+	followed int           // resources; guarded by the mutex of updates
 	requests *rate.Limiter // nil: no limit
 }
 
