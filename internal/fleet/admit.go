@@ -141,16 +141,16 @@ func (f *core) checkOwner(a *announced) error {
 	return nil
 }
 
-// checkSubject refuses an instance with another subject than one of the same id that is up: calls go to the subject of one of them,
-// and a bridge may list instances of extensions whose calls it may not receive.
+// checkSubject refuses what a bridge lists with another subject than an instance of the same id that is up, and not on this bridge:
+// calls go to the subject of one of them, and permissions do not limit what a bridge lists.
 func (f *core) checkSubject(a *announced) error {
 	x := f.exts[a.ID]
-	if x == nil {
+	if x == nil || a.from == "" {
 		return nil
 	}
 	for name, other := range x.announcements {
 		i, ok := f.mon.Instance(a.ID, name)
-		if name != a.Instance && ok && isUpAndNamed(i) && !other.implied && other.subject() != a.subject() {
+		if other.from != a.from && ok && isUpAndNamed(i) && !other.implied && other.subject() != a.subject() {
 			return fmt.Errorf("instance %s of %s is up with the subject %s, not %s: stop it first", name, a.ID, other.subject(), a.subject())
 		}
 	}

@@ -229,19 +229,22 @@ func TestSharedSubjectProbe(t *testing.T) {
 	}
 }
 
-// TestOneSubject: no instance can take the calls of an extension to another subject while one is up.
+// TestOneSubject: a bridge cannot take the calls of an extension to a subject of its own while another instance is up.
 func TestOneSubject(t *testing.T) {
 	f := testFleet(t)
 	f.announce(wire.Announce{ID: "weather", Version: "1.0.0", Instance: "n1"})
 	f.send("heartbeat", "weather", `{"id":"weather","instance":"n1"}`)
-	other := wire.Announce{ID: "weather", Version: "9.0.0", Instance: "n0", SubjectPrefix: "ext.mine"}
-	f.announce(other)
-	if f.refused["announce"] != 1 || f.exts["weather"].announcements["n0"] != nil {
+	list := func(run string) {
+		f.send("host", "b", `{"bridge":"b","run":"`+run+`","seq":1,"kind":"full","host":{"version":"1.0.0","since":"2026-11-21T11:58:00Z"},`+
+			`"instances":[{"id":"weather","version":"9.0.0","instance":"-","bridge":"b","subject_prefix":"ext.mine","state":"ready"}]}`)
+	}
+	list("r1")
+	if f.refused["announce"] != 1 || f.exts["weather"].announcements["-"] != nil {
 		t.Error("another subject is accepted")
 	}
 	f.send("shutdown", "weather", `{"id":"weather","instance":"n1"}`)
-	f.announce(other)
-	if f.exts["weather"].announcements["n0"] == nil {
+	list("r2")
+	if f.exts["weather"].announcements["-"] == nil {
 		t.Error("after the stop of the first one, another subject is refused")
 	}
 }
