@@ -265,7 +265,8 @@ func (h *forwardedCall) send() {
 func (h *forwardedCall) Deliver(_ *jsonrpc.Exchange, r jsonrpc.Reply) {
 	if h.f.remote {
 		if left := h.busyFor(r.Err); left > 0 {
-			time.AfterFunc(left, func() { h.f.inflight.Add(-1) })
+			f := h.f // the timer must not keep the call in memory
+			time.AfterFunc(left, func() { f.inflight.Add(-1) })
 		} else {
 			h.f.inflight.Add(-1)
 		}
@@ -335,11 +336,11 @@ func (h *forwardedCall) isShort() bool {
 	return ok && h.Deadline.Sub(sink.Began()) < min(shortTimeout, h.f.limits.call)
 }
 
-// busyFor is how long the extension may go on with the call after its end: as long as it has for a call, if the caller has given it
-// up.
+// busyFor is how long the extension may go on with the call after its end: as long as it has for a call, if the caller has
+// cancelled it.
 func (h *forwardedCall) busyFor(e *rpc.Error) time.Duration {
 	sink, ok := h.caller()
-	if !ok || e == nil || e.Details().Ran == rpc.RanNo || e.Code != rpc.CodeCancelled && e.Code != rpc.CodeTimeout || h.Method == "ping" {
+	if !ok || e == nil || e.Details().Ran == rpc.RanNo || e.Code != rpc.CodeCancelled || h.Method == "ping" {
 		return 0
 	}
 	return time.Until(sink.Began().Add(h.f.limits.call))

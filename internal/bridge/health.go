@@ -88,8 +88,8 @@ func (r *run) watchHealth(ctx context.Context) error {
 		case errors.Is(err, rpc.CodeInternal) && !known:
 			missed = 0
 			continue // it answered initialize, so it only does not implement ping
-		case errors.Is(err, rpc.CodeTimeout) && rpc.AsError(err).Details().Ran != rpc.RanNo && r.f.inflight.Load() > 0:
-			continue // it has the ping, and may be busy with that call, which ends at its deadline
+		case errors.Is(err, rpc.CodeTimeout) && r.f.inflight.Load() > 0:
+			continue // it may be busy with that call, which ends at its deadline
 		}
 		if missed++; missed >= maxMissed {
 			return fmt.Errorf("the health check failed: %w", err)

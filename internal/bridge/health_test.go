@@ -66,10 +66,6 @@ func TestWatchHealth(t *testing.T) {
 		{name: "well", answer: func(context.Context) error { return nil }},
 		{name: "does not implement ping", answer: func(context.Context) error { return &rpc.Error{Code: rpc.CodeMethodNotFound, Message: "what?"} }},
 		{name: "busy", answer: unresponsive, inflight: 1},
-		{name: "not there, with a call that is not there either", answer: func(ctx context.Context) error {
-			<-ctx.Done()
-			return rpc.Errorf(rpc.CodeTimeout, rpc.RanNo, "no connection in time")
-		}, inflight: 1, ends: 2*pingEvery + pingTimeout},
 		{name: "rate-limited", answer: func(context.Context) error { return rpc.Errorf(rpc.CodeOverloaded, rpc.RanNo, "429") }},
 		{name: "responds with 500 to ping only", answer: func(context.Context) error { return broken }},
 		{name: "breaks", answer: first(&once, broken), ends: 3 * pingEvery},

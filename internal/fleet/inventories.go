@@ -164,7 +164,7 @@ func (iv *inventories) hasNewerManifest(b *bridge, a *wire.Announce) bool {
 	}
 	have := x.announcements[""]
 	other := iv.bridges.byName[have.from]
-	return other != nil && other != b && other.inventory.Lists(wire.InstanceRef{ID: a.ID}) && compareVersions(have.Version, a.Version) > 0
+	return other != nil && other != b && !other.gone && other.inventory.Lists(wire.InstanceRef{ID: a.ID}) && compareVersions(have.Version, a.Version) > 0
 }
 
 var errOtherHolder = errors.New("the instance belongs to another bridge or to a native service")
