@@ -120,8 +120,7 @@ func ParseID(id []byte) (uint64, bool) {
 // broken handles a line that is not valid JSON: noise, or an invalid answer. If its id can be found, the call fails
 // immediately instead of timing out.
 func (c *Conn) broken(line []byte, why error) {
-	var ends lineEnds
-	ends.add(line)
+	ends := lineEnds{head: line[:min(len(line), endSize)]} // the end of a broken line may be that of an inner object
 	if x := c.claim(ends.id()); x != nil {
 		x.Sink.Deliver(x, Reply{Err: rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "the extension's answer is not valid JSON: %v", why)})
 	}
