@@ -123,7 +123,7 @@ func (a *app) completeTools(cmd *cobra.Command, args []string, typed string) ([]
 	return out, directive
 }
 
-// isPlainWord reports whether a word of an extension may be offered as a completion, which the shell may evaluate.
+// isPlainWord reports whether a completion is safe: the shell may evaluate it, and it is from an extension.
 func isPlainWord(word string) bool { return terminal.ShellWord(word) == word }
 
 // complete loads the catalog without schemas, or only some kinds of its documents, for f.

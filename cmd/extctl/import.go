@@ -122,7 +122,7 @@ func importServers(ctx context.Context, a *app, o importOptions, args []string) 
 
 // importSources returns the sources that the arguments name. projects are the files of the project that were left out.
 func importSources(ctx context.Context, a *app, e clients.Env, args []string) (sources []clients.Source, projects []string, err error) {
-	own := func(c clients.Client) []clients.Source { // the project's file is anybody's
+	own := func(c clients.Client) []clients.Source { // a stranger may have written the project's file
 		return slices.DeleteFunc(e.Sources(c), func(s clients.Source) bool {
 			if s.IsProjects() {
 				projects = append(projects, s.Path)

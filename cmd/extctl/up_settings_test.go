@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestUpInOpenedDirectory: an MCP client starts extctl mcp --up in the directory that it has opened, whose files may be anybody's.
+// TestUpInOpenedDirectory: an MCP client starts extctl mcp --up in the directory that it has opened. A stranger may have written the
+// files in it.
 func TestUpInOpenedDirectory(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Mkdir(filepath.Join(dir, "config"), 0o755); err != nil {

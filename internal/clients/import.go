@@ -144,12 +144,7 @@ func (p *Plan) add(id string, s server) (Imported, error) {
 		}
 		out.Target, out.Present, out.Secrets, out.Notes = id+"."+candidate, taken, len(secrets), append(out.Notes, notes...)
 		out.Needs = append(out.Needs, p.env.unset(checked.Variables())...)
-		uses := checked.Needs()
-		for _, what := range append(uses.Env, uses.Files...) {
-			if !slices.Contains(out.Needs, what) && !strings.HasPrefix(what, secretsDir+"/") {
-				out.Takes = append(out.Takes, what)
-			}
-		}
+		out.takes(checked.Needs())
 		p.taken[s.source.Path] = append(p.taken[s.source.Path], s)
 		if taken {
 			return out, nil
@@ -164,6 +159,15 @@ func (p *Plan) add(id string, s server) (Imported, error) {
 			return out, fmt.Errorf("%s cannot be changed: %w", p.manifest.path, err)
 		}
 		return out, nil
+	}
+}
+
+// takes records what a server gets from the host, without what it needs and its own secrets.
+func (out *Imported) takes(n manifest.Needs) {
+	for _, what := range append(n.Env, n.Files...) {
+		if !slices.Contains(out.Needs, what) && !strings.HasPrefix(what, secretsDir+"/") {
+			out.Takes = append(out.Takes, what)
+		}
 	}
 }
 

@@ -24,7 +24,7 @@ type Source struct {
 	keys    [][]string
 }
 
-// IsProjects reports whether it is a project's file of a client, which may be anybody's.
+// IsProjects reports whether it is the file of a project, which a stranger may have written.
 func (s *Source) IsProjects() bool { return s.scope == Project }
 
 // files are a client's files, which need not exist. The project's file can be the user's, in the home directory.

@@ -70,7 +70,7 @@ func (t *Tree) add(path string, d fs.DirEntry) error {
 	case info.IsDir():
 		return nil
 	case info.Mode().IsRegular():
-		t.modes[path] = info.Mode().Perm() &^ 0o022 // nobody else may change what a bridge runs
+		t.modes[path] = info.Mode().Perm() &^ 0o022 // only the owner may change what a bridge runs
 		t.Bytes += info.Size()
 	case info.Mode()&fs.ModeSymlink == 0:
 		t.unfit = append(t.unfit, path+" is neither a file nor a directory")

@@ -19,7 +19,7 @@ import (
 // The limits of subscriptions to resources.
 const (
 	maxFollowed       = 100              // of a client, or of one subscriptions/listen
-	maxFollowedOfDoor = 10_000           // of which those of one token have half
+	maxFollowedOfDoor = 10_000           // the clients with one token have at most half
 	followEvery       = 30 * time.Second // between two renewals; a bridge ends a subscription after 90 s
 	followTimeout     = 5 * time.Second  // of one renewal
 )

@@ -204,7 +204,7 @@ func TestReturnAfterOutage(t *testing.T) {
 	effectOf[ConfirmGone](t, f)
 }
 
-// TestSharedSubjectProbe: the answer of an instance's successor on the same subject is no sign of that instance.
+// TestSharedSubjectProbe: an answer of the next instance on the same subject is no sign of the one before it.
 func TestSharedSubjectProbe(t *testing.T) {
 	f := testFleet(t)
 	f.announce(wire.Announce{ID: "weather", Version: "1.0.0", Instance: "n1"})

@@ -36,8 +36,8 @@ func (i Info) IsHere() bool {
 	return i.Machine == "" || id == "" || i.Machine == id
 }
 
-// machineID is the id of this machine (machine-id(5)); "" if it has none.
-func machineID() string {
+// machineID returns the id of this machine (machine-id(5)); "" if it has none. Tests replace it.
+var machineID = func() string {
 	text, _ := os.ReadFile("/etc/machine-id") // Linux only
 	return strings.TrimSpace(string(text))
 }
