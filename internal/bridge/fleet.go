@@ -55,7 +55,7 @@ func (f *fleet) apply(ctx context.Context, plan []*workload) (started, replaced,
 		case r == nil:
 			f.start(ctx, w, f.stopping[w.id()], nil)
 		case slices.Contains(replaced, w.id()):
-			r.cancel(errRemoved)
+			r.cancel(errReplaced)
 			f.start(ctx, w, r.done, r.instances)
 		}
 	}

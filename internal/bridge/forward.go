@@ -286,9 +286,9 @@ func (h *forwardedCall) Deliver(_ *jsonrpc.Exchange, r jsonrpc.Reply) {
 			h.token.Done(breaker.Neutral)
 		} else {
 			h.token.Done(breaker.Success)
-		}
-		if h.f.credentials != nil {
-			h.f.credentials.accepted()
+			if h.f.credentials != nil {
+				h.f.credentials.accepted()
+			}
 		}
 		result, err := r.Result()
 		if err == nil && h.Method == "tools/call" && h.f.handshake.Load().dialect == manifest.MCP && mcp.IsError(result) {

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -176,23 +177,31 @@ func TestMoveToReplica(t *testing.T) {
 		name    string
 		first   *rpc.Error
 		open    bool // the breaker of the first replica
+		open2   bool // the breaker of the second one
+		method  string
 		second  func(*jsonrpc.Exchange) (jsonrpc.Reply, bool)
 		want    string
 		wantErr error
 	}{
 		{name: "dead", first: dead, second: result("2"), want: "2"},
 		{name: "held off", open: true, second: result("2"), want: "2"},
+		{name: "the other one held off", first: dead, open2: true, second: result("2"), wantErr: rpc.CodeExited},
+		{name: "ping", first: dead, method: "ping", second: result("2"), wantErr: rpc.CodeExited},
 		{name: "may have run", first: rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "gone"), second: result("2"), wantErr: rpc.CodeExited},
 		{name: "out of time", first: rpc.Errorf(rpc.CodeTimeout, rpc.RanNo, "late"), second: result("2"), wantErr: rpc.CodeTimeout},
 		{name: "both dead", first: dead, second: failing(dead), wantErr: rpc.CodeExited},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a, b := &scriptedLink{answer: failing(tt.first)}, &scriptedLink{answer: tt.second}
-			f := replicas(manifest.Ext, a, b)[0]
+			all := replicas(manifest.Ext, a, b)
+			f := all[0]
 			if tt.open {
 				f.breaker = openBreaker(t)
 			}
-			got, err := f.Handle(t.Context(), &rpc.Request{Method: "tools/say", Params: json.RawMessage(`{"n":1.0}`)})
+			if tt.open2 {
+				all[1].breaker = openBreaker(t)
+			}
+			got, err := f.Handle(t.Context(), &rpc.Request{Method: cmp.Or(tt.method, "tools/say"), Params: json.RawMessage(`{"n":1.0}`)})
 			if string(got) != tt.want || !errors.Is(err, tt.wantErr) {
 				t.Errorf("got %s, %v; want %s, %v", got, err, tt.want, tt.wantErr)
 			}

@@ -49,11 +49,14 @@ type output struct {
 	publishEvent func(notification []byte) error
 }
 
-// errRemoved, as the cause of the end of run's context, means that the instance will not return.
-var errRemoved = errors.New("removed")
+// As the cause of the end of run's context, these mean that the instance will not return.
+var (
+	errRemoved  = errors.New("it was removed")
+	errReplaced = errors.New("its manifest or its settings have changed")
+)
 
 // run supervises the runs of the instance until ctx ends. It returns when nothing of it is running any more. If the cause
-// of ctx's end is errRemoved, the instance is not listed any more.
+// of ctx's end is errRemoved or errReplaced, the instance is not listed any more.
 func (s *instance) run(ctx context.Context) {
 	s.stopped = func() bool { return ctx.Err() != nil }
 	defer context.AfterFunc(ctx, func() { s.apply(state.Stop, "") })()
@@ -63,7 +66,7 @@ func (s *instance) run(ctx context.Context) {
 	} else {
 		_ = s.sup.Run(ctx) // its error is ctx's cause
 	}
-	if errors.Is(context.Cause(ctx), errRemoved) {
+	if cause := context.Cause(ctx); cause == errRemoved || cause == errReplaced {
 		s.forget()
 		return
 	}
@@ -94,6 +97,7 @@ func (s *instance) servingEnded(why error) {
 
 // restart starts a new run, from any state. The old run accepts no calls from now on.
 func (s *instance) restart() {
+	s.restartsWhenIdle.Store(false)
 	s.apply(state.Restart, "")
 	s.sup.Restart()
 }
@@ -104,6 +108,12 @@ var errDrain = errors.New(state.ReasonDrain)
 // process exits in the meantime or was not ready yet. The result says when NATS has stopped sending it calls, and when those
 // in flight are complete.
 func (s *instance) drain() serving {
+	s.restartsWhenIdle.Store(false)
+	return s.stopServing()
+}
+
+// stopServing drains the instance, for whatever purpose.
+func (s *instance) stopServing() serving {
 	if !s.apply(state.Drain, "") { // it accepts no calls anyway
 		return serving{retired: alreadyClosed, idle: alreadyClosed}
 	}
@@ -121,7 +131,7 @@ func (s *instance) drainFirst(limit time.Duration) (restart func(context.Context
 	if !s.restartsWhenIdle.CompareAndSwap(false, true) {
 		return nil
 	}
-	idle := s.drain().idle
+	idle := s.stopServing().idle
 	return func(ctx context.Context) {
 		late := time.NewTimer(limit)
 		defer late.Stop()
@@ -131,8 +141,9 @@ func (s *instance) drainFirst(limit time.Duration) (restart func(context.Context
 		case <-ctx.Done(): // the bridge is stopping
 			return
 		}
-		s.restartsWhenIdle.Store(false)
-		s.restart()
+		if s.restartsWhenIdle.CompareAndSwap(true, false) { // otherwise restarted or drained since then
+			s.restart()
+		}
 	}
 }
 

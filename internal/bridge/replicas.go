@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/extmesh/extmesh/internal/mcp"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
 // replicaSet contains the forwarders of one workload's ready replicas. If a replica's process has exited or its
@@ -26,12 +27,12 @@ func (s *replicaSet) remove(f *forwarder) {
 	s.ready = slices.DeleteFunc(s.ready, func(g *forwarder) bool { return g == f })
 }
 
-// other returns the forwarder of a ready replica that is not f, or nil.
+// other returns the forwarder of a ready replica that is not f and whose breaker is closed, or nil.
 func (s *replicaSet) other(f *forwarder) *forwarder {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, g := range s.ready {
-		if g != f {
+		if state, _ := g.breaker.State(); g != f && state == heartbeat.BreakerClosed {
 			return g
 		}
 	}
@@ -39,9 +40,9 @@ func (s *replicaSet) other(f *forwarder) *forwarder {
 }
 
 // moveToReplica moves h, which has certainly not run, to another replica, at most once. It returns false if no other
-// one is ready. A subscription stays: this instance renews it.
+// one is ready. A subscription stays, because this instance renews it, and so does a ping, which is meant for this instance.
 func (h *forwardedCall) moveToReplica() bool {
-	if h.moved || h.f.replicas == nil || h.Method == mcp.MethodSubscribe {
+	if h.moved || h.f.replicas == nil || h.Method == mcp.MethodSubscribe || h.Method == "ping" {
 		return false
 	}
 	to := h.f.replicas.other(h.f)

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/extmesh/extmesh/internal/bridge"
 )
 
@@ -46,10 +48,7 @@ func TestRestartDrainsFirst(t *testing.T) {
 	} {
 		runs := strings.Count(h.log.String(), "extension ready")
 		eventually(t, "it is ready", func() bool { return strings.Contains(h.control("status", `{"id":"held"}`), `"state":"ready"`) }, nil)
-		answered := make(chan string, 1)
-		calls := strings.Count(h.control("logs", `{"id":"held","lines":100}`), "called")
-		go func() { answered <- request(other, "ext.held.rpc", "tools/say", "{}") }() // ends with the call
-		eventually(t, "it has the call", func() bool { return strings.Count(h.control("logs", `{"id":"held","lines":100}`), "called") > calls }, nil)
+		answered := h.callHeld(other)
 		for range 2 { // the second request changes nothing
 			if got := h.control("restart", tt.params); !strings.Contains(got, `"instances":["`) {
 				t.Fatalf("restart: %s", got)
@@ -70,6 +69,39 @@ func TestRestartDrainsFirst(t *testing.T) {
 		}, nil)
 		if err := os.Remove(goOn); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// callHeld calls the extension "held", and returns when it has the call. The answer comes when the call is complete.
+func (h *host) callHeld(nc *nats.Conn) (answer <-chan string) {
+	answered := make(chan string, 1)
+	calls := strings.Count(h.control("logs", `{"id":"held","lines":100}`), "called")
+	go func() { answered <- request(nc, "ext.held.rpc", "tools/say", "{}") }() // ends with the call
+	eventually(h.t, "it has the call", func() bool { return strings.Count(h.control("logs", `{"id":"held","lines":100}`), "called") > calls }, nil)
+	return answered
+}
+
+// TestDrainAfterRestart: a drain that follows a restart with drain_ms replaces it.
+func TestDrainAfterRestart(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	goOn := h.heldExtension("held")
+	h.run(nil)
+	other := h.other()
+	eventually(t, "it is ready", func() bool {
+		return strings.Contains(request(other, "ext.control.b1", "status", `{"id":"held"}`), `"state":"ready"`)
+	}, nil)
+	answered := h.callHeld(other)
+	h.control("restart", `{"id":"held","drain_ms":600000}`)
+	h.control("drain", `{"id":"held"}`)
+	h.write(goOn, "", 0o644)
+	if got := <-answered; !strings.Contains(got, `"result":"held"`) {
+		t.Errorf("the call in flight: %s", got)
+	}
+	for range 50 { // the restart would follow at once
+		if got := h.control("status", `{"id":"held"}`); !strings.Contains(got, `"state":"draining","reason":"drain requested"`) {
+			t.Fatalf("after the call: %s", got)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -23,8 +24,9 @@ func (r *run) spawn(ctx context.Context, marker string, files []*os.File) error 
 	attr := &os.ProcAttr{Dir: s.Dir, Env: environ(s.Env, marker), Files: files, Sys: sys.attr}
 	r.proc, err = startProcess(ctx, path, append([]string{s.Command}, s.Args...), attr)
 	if err != nil && sys.withoutCgroup() {
+		passing := isAny(err, errTextBusy, syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE)
 		r.proc, err = startProcess(ctx, path, append([]string{s.Command}, s.Args...), attr)
-		noCgroup.Store(err == nil)
+		noCgroup.Store(err == nil && !passing)
 	}
 	if err != nil {
 		var perr *os.PathError
@@ -37,6 +39,11 @@ func (r *run) spawn(ctx context.Context, marker string, files []*os.File) error 
 	r.handle = sys.handle(r.proc)
 	r.descendants = newDescendants(r.proc, marker, sys)
 	return nil
+}
+
+// isAny reports whether err is one of causes.
+func isAny(err error, causes ...error) bool {
+	return slices.ContainsFunc(causes, func(cause error) bool { return errors.Is(err, cause) })
 }
 
 // startProcess calls os.StartProcess, and retries on ETXTBSY: a program that this process has just written may still be
@@ -66,10 +73,5 @@ func (e *StartError) Unwrap() error { return e.Err }
 // Permanent reports whether another start would fail in the same way until somebody installs or changes something: the
 // program or its directory does not exist, or cannot be executed.
 func (e *StartError) Permanent() bool {
-	for _, cause := range []error{fs.ErrNotExist, fs.ErrPermission, exec.ErrNotFound, syscall.ENOEXEC, syscall.ENOTDIR} {
-		if errors.Is(e.Err, cause) {
-			return true
-		}
-	}
-	return false
+	return isAny(e.Err, fs.ErrNotExist, fs.ErrPermission, exec.ErrNotFound, syscall.ENOEXEC, syscall.ENOTDIR)
 }
