@@ -14,10 +14,11 @@ import (
 // publisher holds what the leader has yet to write. Keys are marked, and their documents are built only when they are
 // written: a thousand changes of one extension in a short time become one document.
 type publisher struct {
-	dirty    map[string]bool   // keys to compare and write; true: at once
-	urgent   int               // number of keys to write at once
-	sent     map[string][]byte // written and acknowledged, not yet seen in the view; nil: deleted
-	inflight map[string][]byte // in the batch that is being written
+	dirty    map[string]bool      // keys to compare and write; true: at once
+	urgent   int                  // number of keys to write at once
+	sent     map[string][]byte    // written and acknowledged, not yet seen in the view; nil: deleted
+	inflight map[string][]byte    // in the batch that is being written
+	resting  map[string]time.Time // large documents that were just written, and when they may be written again
 	timer    *time.Timer
 	armed    bool
 	due      bool // the timer has fired
@@ -29,10 +30,17 @@ type publisher struct {
 // after a failed batch.
 const flushInterval = 100 * time.Millisecond
 
+// A document of more than largeDocument bytes is written at most once in its size times perByte (1 MB/s), so that one
+// extension with many changes does not use up the bandwidth of the catalog.
+const (
+	largeDocument = 64 << 10
+	perByte       = time.Microsecond
+)
+
 func newPublisher() publisher {
 	t := time.NewTimer(time.Hour)
 	t.Stop()
-	return publisher{dirty: map[string]bool{}, sent: map[string][]byte{}, timer: t}
+	return publisher{dirty: map[string]bool{}, sent: map[string][]byte{}, resting: map[string]time.Time{}, timer: t}
 }
 
 // mark records that the document of a key may have changed.
@@ -53,16 +61,28 @@ func (p *publisher) wait() {
 
 func (p *publisher) fired() { p.armed, p.due, p.paused = false, true, false }
 
+// rest keeps the large documents of a batch that was written from being written again too soon.
+func (p *publisher) rest(batch map[string][]byte) {
+	now := time.Now()
+	maps.DeleteFunc(p.resting, func(_ string, until time.Time) bool { return now.After(until) })
+	for key, value := range batch {
+		if len(value) > largeDocument {
+			p.resting[key] = now.Add(time.Duration(len(value)) * perByte)
+		}
+	}
+}
+
 // take removes the keys that may be written now, at most a batch of them, and returns them in order: all that are marked
-// if the timer has fired, else those to write at once. Keys that hold reports stay. If more than one batch is pending, it takes an arbitrary subset: sorting all keys on every flush is
-// quadratic while a large mesh starts.
+// if the timer has fired, else those to write at once. Keys that rest or that hold reports stay. If more than one batch is
+// pending, it takes an arbitrary subset: sorting all keys on every flush is quadratic while a large mesh starts.
 func (p *publisher) take(hold func(key string) bool) []string {
 	if p.paused || p.urgent == 0 && !p.due {
 		return nil
 	}
 	var keys []string
+	now := time.Now()
 	for key, urgent := range p.dirty {
-		if (urgent || p.due) && !hold(key) {
+		if (urgent || p.due) && !now.Before(p.resting[key]) && !hold(key) {
 			keys = append(keys, key)
 		}
 		if len(keys) == maxBatch {
@@ -166,6 +186,7 @@ func (l *loop) written(epoch, last uint64, err error) {
 		p.failing = false
 		l.traffic.Batches++
 		l.traffic.Writes += uint64(len(batch))
+		p.rest(batch)
 		if l.view.last() < last { // else the view already has the batch, and perhaps later changes
 			maps.Copy(p.sent, batch)
 		}

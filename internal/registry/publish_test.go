@@ -45,6 +45,18 @@ func TestFlushInterval(t *testing.T) {
 		take()
 		hold = func(string) bool { return false }
 		take(one)
+		p.rest(map[string][]byte{one: make([]byte, 200_000), two: make([]byte, 1000)})
+		p.mark(one, true)
+		p.mark(two, true)
+		take(two)
+		start = time.Now()
+		for got := []string(nil); got == nil; got = p.take(hold) {
+			<-p.timer.C
+			p.fired()
+		}
+		if took := time.Since(start); took != 200*time.Millisecond {
+			t.Errorf("a document of 200,000 bytes rested for %v", took)
+		}
 	})
 }
 
