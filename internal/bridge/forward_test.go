@@ -357,3 +357,43 @@ func TestProbeWithoutResult(t *testing.T) {
 		t.Errorf("the breaker is %s after %d calls", s, len(l.sent))
 	}
 }
+
+// callSink is the sink of a call by a caller.
+type callSink struct {
+	jsonrpc.Sink
+	began time.Time
+}
+
+func (callSink) SetTool(string)     {}
+func (callSink) SetToolFailed()     {}
+func (c callSink) Began() time.Time { return c.began }
+
+// TestBusyAfterCancel: an HTTP server that does not notice a cancellation is busy with the call for as long as a call may
+// take, but not with one that failed or that it never had.
+func TestBusyAfterCancel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, tt := range []struct {
+			err  *rpc.Error
+			busy bool
+		}{
+			{rpc.Errorf(rpc.CodeCancelled, rpc.RanMaybe, "the caller left"), true},
+			{rpc.Errorf(rpc.CodeCancelled, rpc.RanNo, "the caller left before the request was sent"), false},
+			{rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "late"), false},
+			{rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "lost"), false},
+		} {
+			f := replicas(manifest.MCP, &scriptedLink{answer: failing(tt.err)})[0]
+			f.limits.call = time.Minute
+			x := &jsonrpc.Exchange{Sink: callSink{jsonrpc.NewWaiter(), time.Now()}}
+			f.HandleAsync(&rpc.Request{Method: "tools/say", Params: json.RawMessage(`{}`)}, x)
+			time.Sleep(59 * time.Second)
+			if busy := f.inflight.Load() == 1; busy != tt.busy {
+				t.Errorf("%v: busy after 59 s: %t", tt.err, busy)
+			}
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+			if n := f.inflight.Load(); n != 0 {
+				t.Errorf("%v: %d calls in flight after the longest one", tt.err, n)
+			}
+		}
+	})
+}
