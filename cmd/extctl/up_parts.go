@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -156,16 +157,19 @@ func (m *localMesh) watchSources(ctx context.Context) localmesh.Part {
 	}
 }
 
-// restartParts restarts the programs of an extension and its members on a bridge.
-func restartParts(ctx context.Context, s *session, bridge string, c discovery.Candidate) error {
+// restartParts restarts the programs of an extension and its members on a bridge. First the bridge reads all manifests
+// again: a file that has changed may be one whose content or existence a manifest refers to.
+func restartParts(ctx context.Context, s *session, on string, c discovery.Candidate) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	var failed error
+	reloaded := requestBridge[bridge.Reloaded](ctx, s, on, "reload", nil)
+	failed := reloaded.err
 	for _, part := range append([]*manifest.Manifest{c.Manifest}, c.Manifest.Members()...) {
-		if part.Container() || part.Transport.Type != manifest.Stdio {
+		isNew := slices.Contains(reloaded.parsed.Started, part.Plugin.ID) || slices.Contains(reloaded.parsed.Replaced, part.Plugin.ID)
+		if isNew || part.Container() || part.Transport.Type != manifest.Stdio {
 			continue
 		}
-		err := requestBridge[operated](ctx, s, bridge, "restart", map[string]any{"id": part.Plugin.ID}).err
+		err := requestBridge[operated](ctx, s, on, "restart", map[string]any{"id": part.Plugin.ID}).err
 		if exitCode(err) == exitNotFound { // the bridge does not run it: it is disabled, or its manifest has just been added
 			err = nil
 		}

@@ -136,7 +136,7 @@ func (iv *inventories) inventoryEntry(b *bridge, i *wire.InventoryInstance, now 
 		return
 	}
 	iv.traffic.Announces++
-	if iv.hasNewerManifest(b, &a) {
+	if iv.hasNewerManifest(b, &a) || i.Instance == "" && iv.announcesItself(i.ID) {
 		return
 	}
 	a.Capabilities.Tools, a.Capabilities.Hooks = nil, nil // the handshake returns them
@@ -165,6 +165,18 @@ func (iv *inventories) hasNewerManifest(b *bridge, a *wire.Announce) bool {
 	have := x.announcements[""]
 	other := iv.bridges.byName[have.from]
 	return other != nil && other != b && !other.gone && other.inventory.Lists(wire.InstanceRef{ID: a.ID}) && compareVersions(have.Version, a.Version) > 0
+}
+
+// announcesItself reports whether a running service without instance names has sent an announcement, which then counts
+// instead of a manifest.
+func (iv *inventories) announcesItself(id string) bool {
+	x := iv.exts[id]
+	if x == nil {
+		return false
+	}
+	a := x.announcements[""]
+	i, known := iv.mon.Instance(id, "")
+	return known && i.State != heartbeat.Lost && i.State != heartbeat.Shutdown && a != nil && a.from == "" && !a.implied
 }
 
 var errOtherHolder = errors.New("the instance belongs to another bridge or to a native service")
@@ -238,7 +250,7 @@ func (iv *inventories) removeEntries(b *bridge, u Update, now time.Time) {
 	}
 	for _, ref := range gone {
 		switch other := iv.declaredElsewhere(ref); {
-		case iv.checkHolder(b, ref) != nil:
+		case iv.checkHolder(b, ref) != nil, ref.Instance == "" && iv.announcesItself(ref.ID):
 		case ref.Instance != "" || other == nil:
 			iv.natives.removeInstance(ref.ID, ref.Instance, now)
 		case iv.exts[ref.ID] != nil && iv.exts[ref.ID].announcements[""] != nil && iv.exts[ref.ID].announcements[""].from == b.name:

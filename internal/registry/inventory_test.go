@@ -218,6 +218,38 @@ func TestManifestOnTwoBridges(t *testing.T) {
 	})
 }
 
+// TestManifestOfAnnouncedService: the announcement of a running service without instance names counts instead of its
+// manifest on a bridge.
+func TestManifestOfAnnouncedService(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		r, _ := b.registry(Config{})
+		b.leading(r)
+		declared := wire.InventoryInstance{Announce: wire.Announce{ID: "weather", Version: "1.0.0", Transport: "nats"}}
+		one := b.bridge("one", "r1", declared)
+		b.await("the manifest is there", func() bool { s, _ := b.spec("weather"); return s.Version == "1.0.0" })
+		e := b.ext("weather", "1.4.0", "", "get")
+		e.up()
+		stop := e.sendHeartbeats()
+		announced := func() bool { s, _ := b.spec("weather"); return s.Version == "1.4.0" && len(s.Tools) == 1 }
+		b.await("the service is there", announced)
+		one.set(declared)
+		time.Sleep(2 * time.Second) // fake time
+		if !announced() {
+			t.Error("the manifest counts instead of the announcement")
+		}
+		one.remove(declared.Ref())
+		time.Sleep(2 * time.Second)
+		if !announced() || !b.is("weather", heartbeat.Ready)() {
+			t.Error("the service was removed with its manifest")
+		}
+		one.set(declared)
+		stop()
+		b.await("it is lost", b.is("weather", heartbeat.Lost))
+		one.set(declared)
+		b.await("its manifest counts again", func() bool { s, _ := b.spec("weather"); return s.Version == "1.0.0" })
+	})
+}
+
 // TestInventorySkills: skills follow the inventory and go with their bridge.
 func TestInventorySkills(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {

@@ -18,7 +18,7 @@ type publisher struct {
 	urgent   int                  // number of keys to write at once
 	sent     map[string][]byte    // written and acknowledged, not yet seen in the view; nil: deleted
 	inflight map[string][]byte    // in the batch that is being written
-	resting  map[string]time.Time // large documents that were just written, and when they may be written again
+	paidAt   map[string]time.Time // large documents that were written, and when what was written of them is 1 MB/s
 	timer    *time.Timer
 	armed    bool
 	due      bool // the timer has fired
@@ -30,17 +30,18 @@ type publisher struct {
 // after a failed batch.
 const flushInterval = 100 * time.Millisecond
 
-// A document of more than largeDocument bytes is written at most once in its size times perByte (1 MB/s), so that one
-// extension with many changes does not use up the bandwidth of the catalog.
+// A document of more than largeDocument bytes is written with at most 1 MB/s, of which those of burst can come at once, so
+// that one extension with many changes does not use up the bandwidth of the catalog.
 const (
 	largeDocument = 64 << 10
 	perByte       = time.Microsecond
+	burst         = 5 * time.Second
 )
 
 func newPublisher() publisher {
 	t := time.NewTimer(time.Hour)
 	t.Stop()
-	return publisher{dirty: map[string]bool{}, sent: map[string][]byte{}, resting: map[string]time.Time{}, timer: t}
+	return publisher{dirty: map[string]bool{}, sent: map[string][]byte{}, paidAt: map[string]time.Time{}, timer: t}
 }
 
 // mark records that the document of a key may have changed.
@@ -61,19 +62,26 @@ func (p *publisher) wait() {
 
 func (p *publisher) fired() { p.armed, p.due, p.paused = false, true, false }
 
-// rest keeps the large documents of a batch that was written from being written again too soon.
-func (p *publisher) rest(batch map[string][]byte) {
+// charge keeps the large documents of a batch that was written from being written too often.
+func (p *publisher) charge(batch map[string][]byte) {
 	now := time.Now()
-	maps.DeleteFunc(p.resting, func(_ string, until time.Time) bool { return now.After(until) })
+	maps.DeleteFunc(p.paidAt, func(_ string, at time.Time) bool { return now.After(at) })
 	for key, value := range batch {
 		if len(value) > largeDocument {
-			p.resting[key] = now.Add(time.Duration(len(value)) * perByte)
+			p.paidAt[key] = later(now, p.paidAt[key]).Add(time.Duration(len(value)) * perByte)
 		}
 	}
 }
 
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
 // take removes the keys that may be written now, at most a batch of them, and returns them in order: all that are marked
-// if the timer has fired, else those to write at once. Keys that rest or that hold reports stay. If more than one batch is
+// if the timer has fired, else those to write at once. Keys that were written too often and those that hold reports stay. If more than one batch is
 // pending, it takes an arbitrary subset: sorting all keys on every flush is quadratic while a large mesh starts.
 func (p *publisher) take(hold func(key string) bool) []string {
 	if p.paused || p.urgent == 0 && !p.due {
@@ -82,7 +90,7 @@ func (p *publisher) take(hold func(key string) bool) []string {
 	var keys []string
 	now := time.Now()
 	for key, urgent := range p.dirty {
-		if (urgent || p.due) && !now.Before(p.resting[key]) && !hold(key) {
+		if (urgent || p.due) && p.paidAt[key].Sub(now) < burst && !hold(key) {
 			keys = append(keys, key)
 		}
 		if len(keys) == maxBatch {
@@ -186,7 +194,7 @@ func (l *loop) written(epoch, last uint64, err error) {
 		p.failing = false
 		l.traffic.Batches++
 		l.traffic.Writes += uint64(len(batch))
-		p.rest(batch)
+		p.charge(batch)
 		if l.view.last() < last { // else the view already has the batch, and perhaps later changes
 			maps.Copy(p.sent, batch)
 		}

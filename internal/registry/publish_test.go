@@ -45,7 +45,11 @@ func TestFlushInterval(t *testing.T) {
 		take()
 		hold = func(string) bool { return false }
 		take(one)
-		p.rest(map[string][]byte{one: make([]byte, 200_000), two: make([]byte, 1000)})
+		for range 25 { // 5 MB
+			p.mark(one, true)
+			take(one)
+			p.charge(map[string][]byte{one: make([]byte, 200_000), two: make([]byte, 1000)})
+		}
 		p.mark(one, true)
 		p.mark(two, true)
 		take(two)
@@ -54,8 +58,18 @@ func TestFlushInterval(t *testing.T) {
 			<-p.timer.C
 			p.fired()
 		}
-		if took := time.Since(start); took != 200*time.Millisecond {
-			t.Errorf("a document of 200,000 bytes rested for %v", took)
+		if took := time.Since(start); took != flushInterval {
+			t.Errorf("the next 200,000 bytes were written after %v", took)
+		}
+		p.charge(map[string][]byte{one: make([]byte, 2_000_000)})
+		p.mark(one, true)
+		start = time.Now()
+		for got := []string(nil); got == nil; got = p.take(hold) {
+			<-p.timer.C
+			p.fired()
+		}
+		if took := time.Since(start); took != 2*time.Second {
+			t.Errorf("after 2 MB more the next was written after %v", took)
 		}
 	})
 }

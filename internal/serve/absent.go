@@ -9,7 +9,7 @@ import (
 	"github.com/extmesh/extmesh/internal/wire"
 )
 
-// A call without frames that takes longer than absentAfter gets a probe every absentEvery: a message to the caller's
+// A call with a call id and without frames that takes longer than absentAfter gets a probe every absentEvery: a message to the caller's
 // connection that the caller ignores. The server's status that there is no responder means that the caller has gone, and
 // cancels the call.
 const (
@@ -63,7 +63,7 @@ func isNUID(s string) bool {
 func (n *Publisher) probeCallers(now time.Time) {
 	for _, s := range n.streams.list() {
 		s.calls.each(func(c *call) {
-			if !c.stream && !c.claimed.Load() && now.Sub(c.began) >= n.absentAfter {
+			if c.named && !c.stream && !c.claimed.Load() && now.Sub(c.began) >= n.absentAfter {
 				c.probe()
 			}
 		})

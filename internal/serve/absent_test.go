@@ -57,7 +57,7 @@ func holding(t *testing.T, nc *nats.Conn, replicas int, opt serve.Options, after
 
 func held(reply string) *nats.Msg {
 	return &nats.Msg{Subject: "ext.weather.rpc", Reply: reply, Data: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/x"}`),
-		Header: nats.Header{wire.HeaderTimeout: {"3600000"}}}
+		Header: nats.Header{wire.HeaderTimeout: {"3600000"}, wire.HeaderCallID: {nats.NewInbox()}}}
 }
 
 // start runs a server and returns what connects to it. Nothing of either is left after the test.
@@ -78,7 +78,7 @@ func TestCallerGone(t *testing.T) {
 	connect := start(t)
 	inflight, release := holding(t, connect(), 1, serve.Options{MaxInflight: 1000}, 100*time.Millisecond, 20*time.Millisecond)
 	stays, exact := connect(), connect()
-	answers := make(chan string, 3)
+	answers := make(chan string, 4)
 	go func() { // ends with its call
 		m, err := stays.RequestMsg(held(""), time.Minute)
 		if err != nil {
@@ -103,7 +103,15 @@ func TestCallerGone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	natstest.Eventually(t, "those that stay have called", func() bool { return inflight() == 3 })
+	command := held(exact.NewRespInbox()) // the nats command sets no call id, and subscribes to exactly this subject
+	command.Header.Del(wire.HeaderCallID)
+	if _, err := exact.Subscribe(command.Reply, func(m *nats.Msg) { answers <- string(m.Data) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := exact.PublishMsg(command); err != nil {
+		t.Fatal(err)
+	}
+	natstest.Eventually(t, "those that stay have called", func() bool { return inflight() == 4 })
 
 	goes := connect()
 	prefix := goes.NewInbox()
@@ -115,11 +123,11 @@ func TestCallerGone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	natstest.Eventually(t, "all calls are in flight", func() bool { return inflight() == 3+256 })
+	natstest.Eventually(t, "all calls are in flight", func() bool { return inflight() == 4+256 })
 	goes.Close()
-	natstest.Eventually(t, "the calls of the caller that has gone have ended", func() bool { return inflight() == 3 })
+	natstest.Eventually(t, "the calls of the caller that has gone have ended", func() bool { return inflight() == 4 })
 	close(release)
-	for range 3 {
+	for range 4 {
 		select {
 		case got := <-answers:
 			if !strings.Contains(got, `"held"`) {

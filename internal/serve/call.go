@@ -30,6 +30,7 @@ type call struct {
 	bytes   int64  // of the request, as they were reserved
 	reply   string
 	callID  string
+	named   bool // the caller has set a call id, as clients do that receive all tokens of their inbox
 	began   time.Time
 	stop    context.CancelFunc // of a synchronous handler
 	left    bool               // its place is free; used only where the answer is sent
@@ -155,6 +156,7 @@ func (s *service) newCall(at *endpoint, req *nats.Msg, env *jsonrpc.Envelope, be
 	c.request = rpc.Request{ID: c.id, Method: env.MethodName(), Params: env.Params}
 	if h := req.Header; len(h) > 0 {
 		c.callID = h.Get(wire.HeaderCallID)
+		c.named = c.callID != ""
 		c.request.Agent, c.request.Session = h.Get(wire.HeaderAgent), h.Get(wire.HeaderSession)
 		c.request.Traceparent = h.Get(wire.HeaderTraceparent)
 		if h.Get(wire.HeaderStream) == "1" {

@@ -21,12 +21,16 @@ import (
 const (
 	// sourcePoll is how often --watch looks at the files. A change counts when two looks in a row find the same.
 	sourcePoll = 300 * time.Millisecond
+	// maxPause limits the pause between two looks at a large tree or one on a slow file system.
+	maxPause = 2 * time.Second
 	// maxSources limits the files of one extension that --watch looks at.
 	maxSources = 10_000
-	// An extension that changes files in its own directory would be restarted for ever: it is no longer watched after
-	// maxSourceRestarts within sourceWindow.
+	// An extension that changes files in its own directory would be restarted for ever: it is left alone for sourceRest
+	// after maxSourceRestarts within sourceWindow, or if its files do not stop changing for longest.
 	maxSourceRestarts = 6
 	sourceWindow      = 20 * time.Second
+	longest           = 15 * time.Second
+	sourceRest        = time.Minute
 )
 
 var errTooManySources = fmt.Errorf("its directory has more than %d files", maxSources)
@@ -35,8 +39,10 @@ var errTooManySources = fmt.Errorf("its directory has more than %d files", maxSo
 type sourceDir struct {
 	started  map[string]stamp // the files when the extension was last started
 	last     map[string]stamp // the files at the last look
+	changing time.Time        // since when they have been different from started; zero: they are not
 	restarts []time.Time      // within sourceWindow
-	off      bool             // no longer watched
+	restsTo  time.Time        // not looked at before
+	tooMany  bool             // files, as has been printed
 }
 
 // stamp tells whether a file is still the same.
@@ -55,12 +61,23 @@ func (d *sourceDir) look(files map[string]stamp, now time.Time) (changed string)
 	}
 	changed = different(d.started, files)
 	complete := different(d.last, files) == ""
-	if d.last = files; changed == "" || !complete {
+	d.last = files
+	switch {
+	case changed == "":
+		d.changing = time.Time{}
+		return ""
+	case d.changing.IsZero():
+		d.changing = now
+	}
+	endless := now.Sub(d.changing) > longest
+	if !complete && !endless {
 		return ""
 	}
-	d.started = files
+	d.started, d.changing = files, time.Time{}
 	d.restarts = slices.DeleteFunc(append(d.restarts, now), func(t time.Time) bool { return now.Sub(t) > sourceWindow })
-	d.off = len(d.restarts) >= maxSourceRestarts
+	if endless || len(d.restarts) >= maxSourceRestarts {
+		d.restarts, d.restsTo = nil, now.Add(sourceRest)
+	}
 	return changed
 }
 
@@ -100,7 +117,7 @@ func sources(ctx context.Context, dir string, ignore []string) (map[string]stamp
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case d.IsDir() && (skip || err != nil || name == "__pycache__" || name == "node_modules" || slices.Contains(ignore, name)):
+		case d.IsDir() && (skip || err != nil || name == "__pycache__" || name == "node_modules" || slices.Contains(ignore, name) || isVenv(path)):
 			return filepath.SkipDir
 		case d.IsDir(), skip, name == manifest.FileName, strings.HasSuffix(name, "~"),
 			slices.Contains([]string{".pyc", ".swp", ".tmp", ".log"}, filepath.Ext(name)):
@@ -117,6 +134,12 @@ func sources(ctx context.Context, dir string, ignore []string) (map[string]stamp
 	return files, err
 }
 
+// isVenv reports whether dir is a Python virtual environment.
+func isVenv(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, "pyvenv.cfg"))
+	return err == nil
+}
+
 // Config is what a Watcher works on.
 type Config struct {
 	Scan   func(context.Context) []discovery.Candidate // finds the extensions
@@ -124,15 +147,15 @@ type Config struct {
 	Note   func(format string, args ...any)            // gets a line for people about each restart
 }
 
+// Restart restarts the programs of an extension, or replaces them if their manifest, with what it refers to, has changed.
+type Restart func(context.Context, discovery.Candidate) error
+
 // Watcher restarts extensions whose files change.
 type Watcher struct {
 	Config
 	restart Restart
 	dirs    map[string]*sourceDir // by path
 }
-
-// Restart restarts the programs of an extension.
-type Restart func(context.Context, discovery.Candidate) error
 
 // New looks at the files for the first time; the extensions are not to be started before.
 func New(ctx context.Context, c Config) *Watcher {
@@ -152,48 +175,65 @@ func (w *Watcher) Run(ctx context.Context, restart Restart) {
 		case <-time.After(pause):
 		}
 		began := time.Now()
-		w.look(ctx)
-		pause = max(sourcePoll, 20*time.Since(began)) // a large tree does not keep a processor busy
+		if changing := w.look(ctx); changing {
+			pause = sourcePoll
+		} else {
+			pause = min(max(sourcePoll, 20*time.Since(began)), maxPause) // a large tree does not keep a processor busy
+		}
 	}
 }
 
-func (w *Watcher) look(ctx context.Context) {
+// look looks at all extensions, and reports whether the files of one are changing.
+func (w *Watcher) look(ctx context.Context) (changing bool) {
 	found := map[string]bool{}
 	for _, c := range w.Scan(ctx) {
+		if !slices.ContainsFunc(append(c.Manifest.Members(), c.Manifest), hasProgram) {
+			continue
+		}
 		found[c.Root] = true
 		if w.dirs[c.Root] == nil {
 			w.dirs[c.Root] = &sourceDir{}
 		}
 		w.lookAt(ctx, c, w.dirs[c.Root])
+		changing = changing || !w.dirs[c.Root].changing.IsZero()
 	}
 	maps.DeleteFunc(w.dirs, func(root string, _ *sourceDir) bool { // while a manifest is broken, its extension still runs
 		_, err := os.Stat(root)
 		return !found[root] && err != nil
 	})
+	return changing
+}
+
+// hasProgram reports whether a manifest has a program that a bridge starts.
+func hasProgram(m *manifest.Manifest) bool {
+	return !m.Container() && m.Transport.Type == manifest.Stdio
 }
 
 // lookAt restarts the extension c if its files have changed.
 func (w *Watcher) lookAt(ctx context.Context, c discovery.Candidate, d *sourceDir) {
-	if d.off {
+	if time.Now().Before(d.restsTo) {
 		return
 	}
-	id := c.Manifest.Plugin.ID
+	id := terminal.Clean(c.Manifest.Plugin.ID)
 	files, err := sources(ctx, c.Root, w.Ignore)
-	if err != nil {
-		if d.off = errors.Is(err, errTooManySources); d.off {
-			w.Note("--watch does not watch %s: %v; keep data in another directory", terminal.Clean(id), err)
+	if tooMany := errors.Is(err, errTooManySources); tooMany != d.tooMany && ctx.Err() == nil {
+		if d.tooMany = tooMany; tooMany {
+			w.Note("--watch does not watch %s: %v; keep data in another directory, or add directories to ignore_dirs in extensions.yaml", id, err)
 		}
+	}
+	if err != nil {
+		d.restsTo = time.Now().Add(maxPause)
 		return
 	}
 	changed := d.look(files, time.Now())
 	if changed == "" {
 		return
 	}
-	w.Note("%s  restarting %s: %s changed", time.Now().Format(time.TimeOnly), terminal.Clean(id), terminal.Clean(changed))
+	w.Note("%s  restarting %s: %s changed", time.Now().Format(time.TimeOnly), id, terminal.Clean(changed))
 	if err := w.restart(ctx, c); err != nil && ctx.Err() == nil {
-		w.Note("%s was not restarted: %v", terminal.Clean(id), err)
+		w.Note("%s was not restarted: %v", id, err)
 	}
-	if d.off {
-		w.Note("--watch no longer watches %s: files in its directory change all the time, such as %s; a program writes its own files to EXTMESH_STATE_DIR", terminal.Clean(id), terminal.Clean(changed))
+	if time.Now().Before(d.restsTo) {
+		w.Note("--watch does not restart %s for a minute, because files in its directory change all the time, such as %s; a program should write its own files to EXTMESH_STATE_DIR", id, terminal.Clean(changed))
 	}
 }

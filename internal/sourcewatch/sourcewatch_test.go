@@ -17,7 +17,7 @@ func TestSources(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{
 		"main.py", "lib/util.py", "plugin.toml", ".mcp.json", ".git/HEAD", "node_modules/a/index.js", "__pycache__/main.pyc",
-		"target/debug/x", "main.py~", ".main.py.swp", "x.log", "lib/.venv/y.py",
+		"venv/pyvenv.cfg", "venv/lib/z.py", "target/debug/x", "main.py~", ".main.py.swp", "x.log", "lib/.venv/y.py",
 	} {
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -66,15 +66,30 @@ func TestSourceDir(t *testing.T) {
 			t.Errorf("look %d at %s: %q, want %q", n, look.files, got, look.changed)
 		}
 	}
-	if d.off {
-		t.Error("no longer watched after three changes")
+	if !d.restsTo.IsZero() {
+		t.Error("it rests after three changes")
 	}
 	for n := range 20 { // a program that writes to its own directory
 		now = now.Add(time.Second)
 		d.look(stamps("a"+strings.Repeat("+", 3+n/2)), now)
 	}
-	if !d.off {
-		t.Error("still watched after ten restarts in twenty seconds")
+	if d.restsTo.Before(now) {
+		t.Error("it does not rest after ten restarts in twenty seconds")
+	}
+	now = now.Add(sourceRest)
+	d.look(stamps("a"), now)
+	if got := d.look(stamps("a"), now.Add(time.Second)); got != "a" {
+		t.Errorf("a change after the rest: %q", got)
+	}
+	restarts := 0
+	for n := range 17 { // one that writes all the time
+		now = now.Add(time.Second)
+		if d.look(stamps("a"+strings.Repeat("+", 1+n)), now) != "" {
+			restarts++
+		}
+	}
+	if restarts != 1 || d.restsTo.Before(now) {
+		t.Errorf("files that do not stop changing: %d restarts, and it rests until %v; now %v", restarts, d.restsTo, now)
 	}
 }
 

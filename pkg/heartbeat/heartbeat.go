@@ -127,7 +127,7 @@ func Parse(data []byte) (Message, error) {
 		return b, fmt.Errorf("heartbeat of %d bytes is over the limit of %d", len(data), MaxSize)
 	}
 	if err := json.Unmarshal(data, &b); err != nil {
-		return b, fmt.Errorf("heartbeat is not valid JSON: %w", err)
+		return b, fmt.Errorf("heartbeat cannot be decoded: %w", err)
 	}
 	if b.ID == "" {
 		return b, errors.New(`heartbeat has no "id"`)

@@ -12,7 +12,7 @@ func TestParse(t *testing.T) {
 		{`{"id":"weather","state":"draining","unknown":[1]}`, ""},
 		{`{"id":"weather","instance":"a-B_9","breaker":{"state":"open","retry_at":"2026-01-01T00:00:00Z"}}`, ""},
 		{`{}`, `no "id"`},
-		{`[]`, "not valid JSON"},
+		{`[]`, "cannot be decoded"},
 		{`{"id":"weather","state":"hungry"}`, "unknown state"},
 		{`{"id":"weather","instance":"a.b"}`, "instance"},
 		{`{"id":"weather","instance":"` + strings.Repeat("x", 65) + `"}`, "instance"},
