@@ -293,8 +293,28 @@ func (l *mcpLink) dial(ctx context.Context, natsContext string, catalog *mesh.Ca
 	if err != nil {
 		return door.Connection{}, err
 	}
+	if err := mayReceive(ctx, nc); err != nil {
+		nc.Close()
+		return door.Connection{}, fmt.Errorf("the nats context %s: its user may not receive replies, or inbox_prefix is missing: %w", natsContext, err)
+	}
 	client := mesh.NewClient(nc, l.clientOptions(catalog))
 	return door.Connection{Client: client, IsClosed: nc.IsClosed, Close: nc.Close}, nil
+}
+
+// mayReceive checks that NATS permits the user to receive replies. Calls without this permission would run.
+func mayReceive(ctx context.Context, nc *nats.Conn) error {
+	s, err := nc.SubscribeSync(nc.NewInbox())
+	if err != nil {
+		return err
+	}
+	defer s.Unsubscribe()
+	if err := nc.FlushWithContext(ctx); err != nil {
+		return err
+	}
+	if err := nc.LastError(); errors.Is(err, nats.ErrPermissionViolation) {
+		return err
+	}
+	return nil
 }
 
 // isElsewhere reports whether the mesh must be looked for at another address. A connection that NATS has not closed

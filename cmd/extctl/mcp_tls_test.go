@@ -164,3 +164,35 @@ func TestUpMCP(t *testing.T) {
 		t.Errorf("with an address for others: exit %d, %s", code, stderr)
 	}
 }
+
+// TestUpMCPDrain: a call in flight when extctl up stops does not lose its connection to the mesh.
+func TestUpMCPDrain(t *testing.T) {
+	t.Parallel()
+	files := t.TempDir()
+	called, goOn := filepath.Join(files, "called"), filepath.Join(files, "go-on")
+	held := strings.Replace(shellExtension, `*) r='"said"' ;;`, `*tools/say*) touch `+called+`; while [ ! -e `+goOn+` ]; do sleep 0.01; done; r='"said"' ;; *) r={} ;;`, 1)
+	u := startUp(t, extensionDir(t, map[string]string{"echo": held}), "--listen", "0", "--data", t.TempDir(), "--log-level", "error", "--mcp", "127.0.0.1:0")
+	u.await(t, "Ctrl-C stops everything.")
+	url := between(u.out.String(), "MCP clients connect to ", "\n")
+	answer := make(chan string, 1)
+	r := mcpModern(t.Context(), t, url, "tools/call", `"name":"ext_echo_say","arguments":{"what":"hello"},`)
+	r.Header.Set("Mcp-Name", "ext_echo_say")
+	go func() { // ends with the answer
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			answer <- err.Error()
+			return
+		}
+		defer res.Body.Close()
+		text, _ := io.ReadAll(res.Body)
+		answer <- string(text)
+	}()
+	natstest.Eventually(t, "the extension has the call", func() bool { _, err := os.Stat(called); return err == nil })
+	u.cancel()
+	if err := os.WriteFile(goOn, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if text := <-answer; !strings.Contains(text, `"result"`) || strings.Contains(text, "tool mesh") { // a slow machine may stop the extension first
+		t.Errorf("the call in flight ends with %s", text)
+	}
+}

@@ -125,15 +125,15 @@ func (u *upMCP) close() {
 func (u *upMCP) run(ctx context.Context, target daemon.Target, joins bool) error {
 	var background sync.WaitGroup
 	defer background.Wait()
-	ctx, cancel := context.WithCancel(ctx)
+	whole, cancel := context.WithCancel(context.WithoutCancel(ctx)) // the calls in flight complete after ctx has ended
 	defer cancel()
-	background.Go(func() { _ = u.link.door.Run(ctx) }) // ends with ctx
-	background.Go(func() {                             // ends with ctx
-		for again := true; again && ctx.Err() == nil; again = joins { // a mesh may end before this process, and come back
-			if err := u.link.connect(ctx, target); err != nil && ctx.Err() == nil && !joins {
+	background.Go(func() { _ = u.link.door.Run(whole) }) // ends with whole
+	background.Go(func() {                               // ends with whole
+		for again := true; again && whole.Err() == nil; again = joins { // a mesh may end before this process, and come back
+			if err := u.link.connect(whole, target); err != nil && ctx.Err() == nil && !joins {
 				u.link.logger.Error("the MCP server cannot reach the mesh", "error", err)
 			}
-			pause.For(ctx, retryEvery)
+			pause.For(whole, retryEvery)
 		}
 	})
 	if err := u.link.door.ServeHTTP(ctx, u.listener, u.http); err != nil && ctx.Err() == nil {

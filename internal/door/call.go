@@ -137,11 +137,12 @@ func (c tools) callTool(q *request) ([]byte, *rpc.Error) {
 		return overloaded(&callee{name: name}, limit).to(q), nil
 	}
 	c.door.awaitReady(q.running.ctx)
-	if c.searches(c.view.now.Load(), q.era) && isSearchTool(name) {
-		return c.callSearchTool(q.running, q, name, args)
-	}
-	if b := c.door.mesh.Load(); b != nil && !isLoaded(b.catalog) && !strings.Contains(name, "/") { // the catalog has not been read yet
+	if b := c.door.mesh.Load(); b != nil && !isLoaded(b.catalog) && !strings.Contains(name, "/") && name != toolSearch { // the catalog has not been read yet
 		return unreachable(&callee{name: name}).to(q), nil
+	}
+	v := c.view.now.Load()
+	if searches := c.searches(v, q.era); isSearchTool(name) && (searches || v.byName[name] == nil && c.view.opt.Tools != ToolsAll) { // it may have searched when the client listed it
+		return c.callSearchTool(q.running, q, name, args)
 	}
 	t, err := c.resolve(q, name)
 	if err != nil {

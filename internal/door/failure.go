@@ -133,7 +133,7 @@ func explain(t *callee, err error, timeout time.Duration, now time.Time) *failur
 		return newFailure(t, rpc.CodeUnavailable, rpc.RanMaybe, fmt.Sprintf("The MCP server is stopping, and has cancelled the call of %s.", t.name), checkFirst)
 	}
 	e, ok := errors.AsType[*rpc.Error](err)
-	if !ok { // the connection is closed or draining
+	if !ok { // the connection is closed or draining, and the call was not sent
 		return unreachable(&callee{noun: t.noun, name: t.name})
 	}
 	d := e.Details()
@@ -159,6 +159,9 @@ func explainCode(t *callee, e *rpc.Error, d rpc.Details, timeout time.Duration, 
 		noun := cmp.Or(t.noun, "tool")
 		return fail(fmt.Sprintf("%s does not have the %s %s at the moment.", t.where(), noun, t.name), t.notRun(), "List the "+noun+"s again.")
 	case rpc.CodeUnavailable:
+		if d.Ran == rpc.RanMaybe { // the connection was closed
+			return fail(fmt.Sprintf("The connection to the tool mesh was lost while %s was running.", t.name), t.repeat())
+		}
 		return explainAbsence(t, d, now)
 	case rpc.CodeExited:
 		return explainExit(t, d)

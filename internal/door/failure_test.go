@@ -65,6 +65,7 @@ func TestFailures(t *testing.T) {
 		{"no such tool", made(rpc.CodeMethodNotFound, rpc.Details{Ran: no}, "no method")},
 		{"denied", errDenied},
 		{"connection closed", errors.New("nats: connection closed")},
+		{"connection closed during the call", fmt.Errorf("%w: closed", made(rpc.CodeUnavailable, rpc.Details{Ran: maybe}, "no answer"))},
 	} {
 		for _, who := range []struct {
 			name string

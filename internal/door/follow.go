@@ -392,6 +392,10 @@ func (c asks) subscribe(q *request) ([]byte, *rpc.Error) {
 	if !sendsUpdates(t.extension.Spec.Server) {
 		return nil, mcp.NewError(rpc.CodeInvalidParams, t.id+" does not send updates of its resources.", map[string]any{"uri": uri})
 	}
+	if limit, yes := c.isOverloaded(); yes {
+		q.failed = true
+		return nil, overloaded(t, limit).error()
+	}
 	turn, _, err := c.follower.add(uri, followed{id: t.id, uri: own})
 	if err != nil {
 		return nil, err

@@ -126,7 +126,7 @@ func (x *exchange) isStillPermitted() bool {
 		return true
 	}
 	known, ok := x.h.opt.Tokens.find(bearer(x.r))
-	return ok && known.Name == x.token.Name && known.Permits(x.view.profile)
+	return ok && known.Name == x.token.Name && known.Context == x.token.Context && known.Permits(x.view.profile)
 }
 
 // checkRate refuses a request of a client that sends too many.

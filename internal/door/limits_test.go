@@ -273,8 +273,13 @@ func TestSlowReader(t *testing.T) {
 	})
 }
 
-// TestRevokedToken checks that an open stream ends after its token was removed from the file.
+// TestRevokedToken checks that an open stream ends after its token was removed from the file, or got other credentials.
 func TestRevokedToken(t *testing.T) {
+	t.Run("removed", func(t *testing.T) { revokeToken(t, "", "eve", "bob") })
+	t.Run("other context", func(t *testing.T) { revokeToken(t, ", context: other", "ada") })
+}
+
+func revokeToken(t *testing.T, more string, names ...string) {
 	path := writeTokens(t, "", "ada")
 	tokens := loadTokens(t, path)
 	inBubble(t, HTTPOptions{Tokens: tokens}, func(t *testing.T, p *pipes) {
@@ -287,10 +292,10 @@ func TestRevokedToken(t *testing.T) {
 		if line, err := r.ReadString('\n'); err != nil || line != ":\n" {
 			t.Errorf("while the token is there: %q, %v", line, err)
 		}
-		rewriteTokens(t, path, "", "eve", "bob")
+		rewriteTokens(t, path, more, names...)
 		rest, err := io.ReadAll(r)
 		if strings.Contains(string(rest), ":") || err != nil {
-			t.Errorf("after the token was removed: %q, %v", rest, err)
+			t.Errorf("after the token was changed: %q, %v", rest, err)
 		}
 	})
 }
@@ -326,6 +331,10 @@ func TestRemembered(t *testing.T) {
 	d := runDoor(t, Options{})
 	n, _ := all.add(d.newClient(d.view, ""), true)
 	big := make([]byte, 100<<20)
+	old, _ := newSessions(1).add(d.newClient(d.view, ""), false)
+	if s := old.newStream(); s.add([]byte("x")) != "" || len(s.events) != 0 || len(old.streams) != 0 {
+		t.Error("an event without an id is remembered, which no client can fetch")
+	}
 	first, second, third := n.newStream(), n.newStream(), n.newStream()
 	for s, want := range map[*stream]int{first: 1, second: 1} {
 		if s.add(big); len(s.events) != want {

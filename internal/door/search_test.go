@@ -246,6 +246,17 @@ func TestModernSearch(t *testing.T) {
 			t.Errorf("%s: %s", name, got)
 		}
 	}
+	// The mesh has shrunk since a client listed the search tools.
+	small := b.door(Options{View: ViewOptions{SearchOver: 50}}).pipe(t)
+	for name, found := range map[string]string{toolSearch: "ext_x_t0", toolCall: "There is no tool no_such here"} {
+		if got := small.ask(callMessage("1", name, `,"arguments":{"query":"t0","name":"no_such"},`+modernMeta)); !strings.Contains(got, found) {
+			t.Errorf("%s without search: %s", name, got)
+		}
+	}
+	all := b.door(Options{View: ViewOptions{Tools: ToolsAll}}).pipe(t)
+	if got := all.ask(callMessage("1", toolSearch, `,"arguments":{"query":"t0"},`+modernMeta)); !strings.Contains(got, "There is no tool search_tools here") {
+		t.Errorf("%s where nothing is ever searched: %s", toolSearch, got)
+	}
 }
 
 // TestSearchUnlisted checks that a tool that is not listed, so that nothing is known of what it does, is not called with a

@@ -193,7 +193,7 @@ func (n *session) newStream() *stream {
 	if len(n.streams) >= maxStreams {
 		n.forgetLocked(func(old *stream) bool { return old.isForgotten(time.Now().Add(resumeTime)) }) // it has ended
 	}
-	if s.gone = len(n.streams) >= maxStreams || n.ctx.Err() != nil; !s.gone {
+	if s.gone = !n.numbered || len(n.streams) >= maxStreams || n.ctx.Err() != nil; !s.gone {
 		n.streams[s.id] = s
 	}
 	return s

@@ -158,7 +158,7 @@ func (r *reception) receive(ctx context.Context, p *place) (json.RawMessage, err
 				return nil, r.gaveUp(context.DeadlineExceeded)
 			case r.c.inbox.closed.Load() && len(p.replies) == 0:
 				r.ended = true // nothing can come or be sent any more
-				return nil, fmt.Errorf("calling %s: %w", r.t.id, nats.ErrConnectionClosed)
+				return nil, r.closed()
 			case r.t.direct != "" && r.c.mayNotAddress(&r.t):
 				return nil, rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "NATS denies this user the instances of %s", r.t.id)
 			case r.isDenied():
@@ -199,6 +199,11 @@ func (r *reception) gaveUp(cause error) error {
 // lost is the error of a call whose answer may have been lost.
 func (r *reception) lost() error {
 	return rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "no answer of %s arrived in time: the connection to NATS was down meanwhile", r.t.id)
+}
+
+// closed is the error of a call whose connection was closed after it had been sent.
+func (r *reception) closed() error {
+	return fmt.Errorf("%w: %w", rpc.Errorf(rpc.CodeUnavailable, rpc.RanMaybe, "no answer of %s can arrive", r.t.id), nats.ErrConnectionClosed)
 }
 
 // silent reports that an instance may hang, to the registry and to the Client's own choice of instances, unless it was the
@@ -271,6 +276,8 @@ func (r *reception) chunk(m *nats.Msg) error {
 	switch err := r.c.nc.Publish(m.Reply, nil); {
 	case errors.Is(err, nats.ErrReconnectBufExceeded):
 		return r.lost()
+	case errors.Is(err, nats.ErrConnectionClosed):
+		return r.closed()
 	case err != nil:
 		return fmt.Errorf("acknowledging a chunk of %s: %w", r.t.id, err)
 	}

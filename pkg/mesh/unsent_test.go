@@ -137,7 +137,7 @@ func TestClosedDuringCall(t *testing.T) {
 		}()
 		<-requested
 		end(caller)
-		if err := <-failed; !errors.Is(err, nats.ErrConnectionClosed) {
+		if err := <-failed; !errors.Is(err, nats.ErrConnectionClosed) || rpc.AsError(err).Details().Ran != rpc.RanMaybe {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, err := client.Call(t.Context(), "x/wait", nil); !errors.Is(err, nats.ErrConnectionClosed) {
