@@ -44,7 +44,12 @@ func (e *elector) pauseAfter(ctx context.Context, err error, usual time.Duration
 	if !errors.Is(err, errDenied) {
 		return pause.For(ctx, usual)
 	}
-	t := time.NewTimer(deniedPause)
+	return e.pauseUnlessReconnected(ctx, deniedPause)
+}
+
+// pauseUnlessReconnected waits for d, or until the client reconnects. It returns false when ctx is done.
+func (e *elector) pauseUnlessReconnected(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-e.reconnected:

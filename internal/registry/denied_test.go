@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/pkg/heartbeat"
@@ -92,6 +93,31 @@ func TestOldDenial(t *testing.T) {
 		violate()
 		if err := k.explain(before, context.DeadlineExceeded); !errors.Is(err, errDenied) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a second, equal permission error does not explain a timeout: %v", err)
+		}
+	})
+}
+
+// TestHolderThatCannotRead: a registry that has acquired the lease but may not read the catalog gives the lease up, so that
+// another one leads.
+func TestHolderThatCannotRead(t *testing.T) {
+	inBubbleDenied(t, []string{"$JS.API.DIRECT.GET.>"}, func(t *testing.T, b *bed) {
+		b.stop()
+		b.change = func(o *server.Options) {
+			o.Users = append(o.Users, &server.User{Username: "permitted", Password: "p"})
+		}
+		b.start(true)
+		var log syncBuffer
+		limited, _ := b.registry(Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		b.await("it has the lease", func() bool { return strings.Contains(log.String(), "msg=elected") })
+		nc, err := nats.Connect("", nats.Timeout(time.Minute), nats.InProcessServer(b), nats.UserInfo("permitted", "p"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(nc.Close)
+		other, _ := b.registryOn(nc, Config{})
+		time.Sleep(takeOverLimit + 30*time.Second) // fake time
+		if !b.status(other).Leading || b.status(limited).Leading || !strings.Contains(log.String(), "gave up the lease") {
+			t.Errorf("the registry that may read the catalog does not lead:\n%s", log.String())
 		}
 	})
 }

@@ -26,7 +26,7 @@ func (l *loop) bucketReady(created time.Time) {
 
 // elected handles that this replica has acquired the lease.
 func (l *loop) elected(epoch uint64) {
-	l.election.epoch, l.election.ready, l.election.since = epoch, false, time.Now()
+	l.election.epoch, l.election.ready = epoch, false
 	l.log.Info("elected", "name", l.cfg.Name, "epoch", epoch)
 	l.takeOver()
 }
@@ -39,6 +39,7 @@ func (l *loop) takeOver() {
 	l.election.ready = true
 	l.fleet.Elected(time.Now())
 	poke(l.more)
+	poke(l.election.tookOver)
 	l.log.Info("leading", "name", l.cfg.Name, "epoch", l.election.epoch)
 }
 

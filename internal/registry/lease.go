@@ -38,6 +38,7 @@ type elector struct {
 	log         *slog.Logger
 	leaseFree   <-chan struct{} // the lease was released or has expired, or the bucket was deleted
 	stepDown    <-chan struct{} // the loop found that this replica is fenced
+	tookOver    <-chan struct{} // the loop has read the catalog and writes it
 	reconnected <-chan struct{} // the client has reconnected
 	report      func(func(*loop))
 	existed     bool       // the bucket was there
@@ -53,7 +54,7 @@ func newElector(l *loop) *elector {
 		ttl = leaseTTL(l.bucket.clustered())
 	}
 	return &elector{bucket: l.bucket, me: holder{Name: l.cfg.Name, Instance: l.instance}, replicas: l.cfg.Replicas,
-		ttl: ttl, log: l.log, leaseFree: l.election.leaseFree, stepDown: l.election.stepDown, reconnected: l.election.reconnected, report: l.report}
+		ttl: ttl, log: l.log, leaseFree: l.election.leaseFree, stepDown: l.election.stepDown, tookOver: l.election.tookOver, reconnected: l.election.reconnected, report: l.report}
 }
 
 // leaseWatch is the last revision seen of another holder's lease, and since when it has been unchanged, by the local
@@ -265,13 +266,17 @@ func (e *elector) lead(ctx context.Context, seq uint64, start time.Time, created
 		e.pauseAfter(ctx, err, 100*time.Millisecond)
 		return
 	}
-	select {
-	case <-e.stepDown: // from an earlier term
-	default:
+	for _, earlier := range []<-chan struct{}{e.stepDown, e.tookOver} { // from an earlier term
+		select {
+		case <-earlier:
+		default:
+		}
 	}
 	e.report(func(l *loop) { l.elected(epoch) })
 	defer e.report(func(l *loop) { l.deposed(epoch) })
 	deadline := start.Add(e.ttl * 2 / 3)
+	late := time.NewTimer(takeOverLimit)
+	defer late.Stop()
 	tick := time.NewTicker(e.ttl / 5)
 	defer tick.Stop()
 	for n := 0; ; n++ {
@@ -283,6 +288,13 @@ func (e *elector) lead(ctx context.Context, seq uint64, start time.Time, created
 			e.release(ctx, seq)
 			return
 		case <-e.stepDown:
+			return
+		case <-e.tookOver:
+			late.Stop()
+		case <-late.C:
+			e.log.Warn("gave up the lease, because the catalog could not be read or followed; another registry may be able to", "within", takeOverLimit)
+			e.release(ctx, seq)
+			e.pauseUnlessReconnected(ctx, 3*e.ttl)
 			return
 		case <-tick.C:
 		}
@@ -297,6 +309,10 @@ func (e *elector) lead(ctx context.Context, seq uint64, start time.Time, created
 		}
 	}
 }
+
+// takeOverLimit is how long a replica holds the lease before it has read the catalog. It is longer than one attempt to read
+// a large bucket over a slow connection.
+const takeOverLimit = 90 * time.Second
 
 // maintainBucket corrects the bucket's configuration if that is possible before the next renewal.
 func (e *elector) maintainBucket(ctx context.Context) {

@@ -41,10 +41,10 @@ type loop struct {
 type election struct {
 	epoch       uint64        // revision of the epoch key while this replica holds the lease, else 0
 	ready       bool          // the view contains the epoch, so all writes of earlier leaders
-	since       time.Time     // of epoch
 	trouble     string        // with JetStream; "" if there is none
 	leaseFree   chan struct{} // to the elector: check the lease now
 	stepDown    chan struct{} // to the elector: this replica is fenced
+	tookOver    chan struct{} // to the elector: this replica leads
 	reconnected chan struct{} // to the elector: the client has reconnected
 }
 
@@ -60,7 +60,7 @@ func newLoop(r *Registry) (*loop, error) {
 		workers: newWorkers(r), log: r.cfg.Logger, in: make(chan *nats.Msg, inbox), more: make(chan struct{}, 1), selfCheck: newSelfCheck(r),
 		bucket: &bucket{nc: r.nc, js: js, prefix: r.cfg.Prefix},
 		pub:    newPublisher(),
-		election: election{leaseFree: make(chan struct{}, 1), stepDown: make(chan struct{}, 1),
+		election: election{leaseFree: make(chan struct{}, 1), stepDown: make(chan struct{}, 1), tookOver: make(chan struct{}, 1),
 			reconnected: make(chan struct{}, 1)},
 	}
 	l.scans = scans{workers: &l.workers, bucket: l.bucket, view: &l.view}
