@@ -259,9 +259,11 @@ func printRegistry(a *app, r registry.Status) error {
 	}
 	line("Catalog", "revision %d of %s; it %s", r.Revision, r.CatalogID, health.Age(time.Duration(r.AgeMS)*time.Millisecond))
 	line("JetStream", "%s", r.JetStream)
-	line("Extensions", "%s; %s, %s", countText(byState(r.Extensions)), words.Plural(r.Tools, "tool"), words.Plural(r.Skills, "skill"))
-	line("Instances", "%s", countText(byState(r.Instances)))
-	line("Bridges", "%s", countText(byState(r.Hosts)))
+	if r.Leading { // a standby does not ping bridges, and need not have received everything
+		line("Extensions", "%s; %s, %s", countText(byState(r.Extensions)), words.Plural(r.Tools, "tool"), words.Plural(r.Skills, "skill"))
+		line("Instances", "%s", countText(byState(r.Instances)))
+		line("Bridges", "%s", countText(byState(r.Hosts)))
+	}
 	line("Received", "%d announcements, %d heartbeats (%.1f ms old on average), %d reports from callers", r.Traffic.Announces, r.Traffic.Beats, r.Traffic.BeatLagMS, r.Traffic.Suspects)
 	line("Written", "%d documents in %d batches; %d writes failed", r.Traffic.Writes, r.Traffic.Batches, r.Traffic.Failures)
 	line("Waiting", "%s to write, %s", words.Plural(r.Pending, "document"), words.Plural(r.Handshakes, "handshake"))

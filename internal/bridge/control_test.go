@@ -116,6 +116,7 @@ func TestReady(t *testing.T) {
 	h.write(script, strings.Replace(string(text), "\n", "\nwhile [ ! -e "+goOn+" ]; do sleep 0.01; done\n", 1), 0o755)
 	settings := config.Default()
 	settings.SearchPaths = []string{filepath.Join(h.dir, "ext")}
+	settings.Supervision.MaxRestarts = 0
 	awaited, there := make(chan struct{}), make(chan struct{})
 	b := bridge.New(h.nc, bridge.Config{Name: "b1", Settings: settings, StateDir: t.TempDir(), Watchdog: func() { close(awaited); <-there }})
 	ctx, stop := context.WithCancel(t.Context())

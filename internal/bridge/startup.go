@@ -32,13 +32,13 @@ func (b *Bridge) Ready() error {
 	return nil
 }
 
-// starting reports whether an instance is still in its first run and has not reported a result.
+// starting reports whether an instance has neither become ready nor failed yet.
 func (f *fleet) starting() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, r := range f.workloads {
 		for _, s := range r.instances {
-			if state, _ := s.mesh.State(); state == heartbeat.Spawning {
+			if state, _ := s.mesh.State(); state == heartbeat.Spawning || state == heartbeat.Restarting {
 				return true
 			}
 		}

@@ -56,6 +56,10 @@ func (t Target) Connect(ctx context.Context, o ConnectOptions) (*nats.Conn, erro
 		opts.User, opts.Password = "", ""
 		opts.IgnoreAuthErrorAbort = true // it may be refused before the note has the new password
 	}
+	if t.context != "" && opts.User != "" && opts.Password != "" { // the file may be changed while this program runs
+		opts.UserInfo = contextUser(t.context, opts.User, opts.Password)
+		opts.User, opts.Password = "", ""
+	}
 	all := t.options(o, up)
 	if at, ok := ctx.Deadline(); ok {
 		all = append(all, func(o *nats.Options) error {

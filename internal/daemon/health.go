@@ -133,7 +133,7 @@ func (h *Health) readiness() error {
 		return fmt.Errorf("NATS: %s", nc.Status())
 	}
 	if d := h.deniedSub.Load(); d != nil && nc != nil && d.reconnects == nc.Stats().Reconnects {
-		return fmt.Errorf("NATS denied the subscription to %s; check the user's permissions", d.subject)
+		return fmt.Errorf("NATS denied the subscription to %s; correct the user's permissions, then restart this program", d.subject)
 	}
 	f := h.ready.Load()
 	if f == nil {

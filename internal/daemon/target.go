@@ -154,6 +154,16 @@ func currentUser(address, password string) nats.UserInfoCB {
 	}
 }
 
+// contextUser returns the user and password that a context of the nats CLI has now; the given ones, if it cannot be read.
+func contextUser(path, user, password string) nats.UserInfoCB {
+	return func() (string, string) {
+		if now, err := contextTarget(path, path); err == nil && now.base.User != "" {
+			return now.base.User, now.base.Password
+		}
+		return user, password
+	}
+}
+
 // sameAddress reports whether a, which must not contain a user, is the address b of a server on this host.
 func sameAddress(a, b string) bool {
 	parse := func(s string) (host, port string, ok bool) {

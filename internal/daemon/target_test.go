@@ -3,6 +3,7 @@ package daemon
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -12,11 +13,13 @@ import (
 	"testing"
 
 	"github.com/adrg/xdg"
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/leaks"
 	"github.com/extmesh/extmesh/internal/natsd"
 	"github.com/extmesh/extmesh/internal/natsd/storelock"
+	"github.com/extmesh/extmesh/internal/natstest"
 )
 
 func TestMain(m *testing.M) { leaks.Main(m) }
@@ -245,6 +248,33 @@ func TestNewPassword(t *testing.T) {
 	if again, err = (NATSFlags{}).Resolve(); err != nil || again.URLs() != other {
 		t.Errorf("%s, %v; want %s", again.URLs(), err, other)
 	}
+}
+
+// TestPasswordInContextChanged: a connection whose context has got another password uses it when it reconnects.
+func TestPasswordInContextChanged(t *testing.T) {
+	emptyHome(t)
+	path := filepath.Join(t.TempDir(), "registry.json")
+	srv := natstest.Start(t, &server.Options{Port: -1, Username: "registry", Password: "first"})
+	write := func(password string) {
+		context := fmt.Sprintf(`{"url":%q,"user":"registry","password":%q}`, "nats://"+srv.Addr().String(), password)
+		if err := os.WriteFile(path, []byte(context), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("first")
+	target, err := NATSFlags{Context: path}.Resolve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	reconnected := make(chan struct{}, 1)
+	nc, err := target.Connect(t.Context(), ConnectOptions{Wait: true, Extra: []nats.Option{nats.ReconnectHandler(func(*nats.Conn) { reconnected <- struct{}{} })}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	write("second")
+	srv.Restart(func(o *server.Options) { o.Password = "second" })
+	<-reconnected // or the test times out
 }
 
 // TestInboxPrefix checks names that become parts of subjects, from the flag and from a context.
