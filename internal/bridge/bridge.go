@@ -87,7 +87,7 @@ func New(nc *nats.Conn, cfg Config) *Bridge {
 	b.memory = newMemory(cfg.Settings.MaxBuffered)
 	b.node = serve.NewPublisher(nc, serve.PublisherOptions{Prefix: cfg.Prefix, HeartbeatInterval: cfg.Settings.HeartbeatInterval, Logger: cfg.Logger,
 		Reserve: b.memory.reserve})
-	b.fleet = fleet{newInstance: b.newInstance, workloads: map[string]*deployment{}, stopping: map[string]<-chan struct{}{}}
+	b.fleet = fleet{newInstance: b.newInstance, workloads: map[string]*deployment{}, stopping: map[string]<-chan struct{}{}, drained: map[string]bool{}}
 	return b
 }
 

@@ -101,6 +101,17 @@ func TestReloadKeepsDrain(t *testing.T) {
 			t.Fatalf("after the reload: %s", got)
 		}
 	}
+	away := filepath.Join(h.dir, "away") // as in a deployment that removes the directory before it copies the new one
+	if err := os.Rename(filepath.Join(h.dir, "ext", "changes"), away); err != nil {
+		t.Fatal(err)
+	}
+	h.control("reload", "{}")
+	if err := os.Rename(away, filepath.Join(h.dir, "ext", "changes")); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.control("reload", "{}"); !strings.Contains(got, `"started":["changes"]`) || !strings.Contains(h.control("status", `{"id":"changes"}`), `"state":"draining"`) {
+		t.Fatalf("after its return: %s, %s", got, h.control("status", `{"id":"changes"}`))
+	}
 	if got := h.control("restart", `{"id":"changes","instance":"other"}`); !strings.Contains(got, `does not run the instance \"other\" of changes`) {
 		t.Errorf("an unknown instance: %s", got)
 	}
@@ -109,6 +120,31 @@ func TestReloadKeepsDrain(t *testing.T) {
 	}
 	h.control("restart", `{"id":"changes"}`)
 	h.answers("changes", `"new"`)
+}
+
+// TestFewerReplicas: after the number of replicas was reduced, the one that is left takes calls, unless all were drained.
+func TestFewerReplicas(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.extension("one", `"here"`, "")
+	h.run(func(c *bridge.Config) {
+		fewer := c.Settings
+		c.Settings.Supervision.Replicas = 2
+		c.Reread = func() (config.Config, error) { return fewer, nil }
+	})
+	h.answers("one", `"here"`)
+	var status struct{ Result bridge.Status }
+	if err := json.Unmarshal([]byte(h.control("status", `{"id":"one"}`)), &status); err != nil || len(status.Result.Instances) != 2 {
+		t.Fatalf("%+v, %v", status, err)
+	}
+	h.control("drain", fmt.Sprintf(`{"id":"one","instance":%q}`, status.Result.Instances[0].Instance))
+	if got := h.control("reload", "{}"); !strings.Contains(got, `"replaced":["one"]`) {
+		t.Fatalf("reload: %s", got)
+	}
+	h.answers("one", `"here"`)
+	if got := h.control("status", `{"id":"one"}`); strings.Count(got, `"instance"`) != 1 || strings.Contains(got, "drain") {
+		t.Errorf("status: %s", got)
+	}
 }
 
 func TestWatchReloads(t *testing.T) {

@@ -17,6 +17,7 @@ type fleet struct {
 	hasPlan   bool                       // apply has been called
 	workloads map[string]*deployment     // by id
 	stopping  map[string]<-chan struct{} // workloads that were stopped; closed when all their instances have stopped
+	drained   map[string]bool            // workloads that were drained when they were stopped: they return drained
 	wg        sync.WaitGroup
 }
 
@@ -48,12 +49,16 @@ func (f *fleet) apply(ctx context.Context, plan []*workload) (started, replaced,
 	for _, id := range stopped {
 		f.workloads[id].cancel(errRemoved)
 		f.stopping[id] = f.workloads[id].done
+		if areDrained(f.workloads[id].instances) {
+			f.drained[id] = true
+		}
 		delete(f.workloads, id)
 	}
 	for _, w := range plan {
 		switch r := f.workloads[w.id()]; {
 		case r == nil:
 			f.start(ctx, w, f.stopping[w.id()], nil)
+			delete(f.drained, w.id())
 		case slices.Contains(replaced, w.id()):
 			r.cancel(errReplaced)
 			f.start(ctx, w, r.done, r.instances)
@@ -69,14 +74,20 @@ func (f *fleet) planApplied() bool {
 	return f.hasPlan
 }
 
-// start runs w's instances once after is closed. Those that replace drained ones are drained, too. The caller holds mu.
+func areDrained(instances []*instance) bool {
+	return len(instances) > 0 && !slices.ContainsFunc(instances, func(s *instance) bool { return !isDrained(s) })
+}
+
+// start runs w's instances once after is closed. Those that replace drained ones are drained, too, unless there are fewer of
+// them now: one that takes calls may be among those that are gone. The caller holds mu.
 func (f *fleet) start(ctx context.Context, w *workload, after <-chan struct{}, replaced []*instance) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	r := &deployment{workload: w, cancel: cancel, done: make(chan struct{})}
-	allDrained := len(replaced) > 0 && !slices.ContainsFunc(replaced, func(s *instance) bool { return !isDrained(s) })
-	for i := range max(1, w.replicas) {
+	allDrained := areDrained(replaced) || f.drained[w.id()]
+	n := max(1, w.replicas)
+	for i := range n {
 		s := f.newInstance(w, i)
-		if w.gated == "" && (allDrained || i < len(replaced) && isDrained(replaced[i])) { // a gated one has no calls
+		if w.gated == "" && (allDrained || n >= len(replaced) && i < len(replaced) && isDrained(replaced[i])) { // a gated one has no calls
 			s.drain()
 		}
 		r.instances = append(r.instances, s)

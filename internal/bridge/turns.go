@@ -31,7 +31,7 @@ func MaxStarts() int { return max(2, runtime.GOMAXPROCS(0)) }
 func newStartTurns(limit int) *startTurns { return &startTurns{limit: limit} }
 
 // take waits for a turn; release ends it. The restart of a child that was ready before (again) comes before first starts,
-// because callers are waiting for it. waiting is called with the number of starts that come first: at the beginning of a
+// because callers are waiting for it, and there are as many further turns for restarts. waiting is called with the number of starts that come first: at the beginning of a
 // wait, and each time that it has halved. take returns ctx's cause if ctx ends first.
 func (t *startTurns) take(ctx context.Context, again bool, waiting func(before int)) (release func(), err error) {
 	release = sync.OnceFunc(t.release)
@@ -56,7 +56,7 @@ func (t *startTurns) take(ctx context.Context, again bool, waiting func(before i
 func (t *startTurns) enqueue(again bool) *waitingStart {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.taken < t.limit {
+	if t.taken < t.limit || again && t.taken < 2*t.limit {
 		t.taken++
 		return nil
 	}
@@ -90,7 +90,7 @@ func (t *startTurns) leave(w *waitingStart) {
 func (t *startTurns) release() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.queue) == 0 {
+	if len(t.queue) == 0 || t.taken > t.limit && !t.queue[0].again {
 		t.taken--
 		return
 	}

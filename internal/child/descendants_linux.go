@@ -65,9 +65,6 @@ func (d *descendants) find(signals ...unix.Signal) (found, unclear bool) {
 		switch d.classify(pid) {
 		case unrelated:
 			continue
-		case exiting:
-			d.unsure, unclear = time.Time{}, true
-			continue
 		case unclassified:
 			unclear = true
 			continue
@@ -95,8 +92,7 @@ type relation int
 const (
 	unrelated relation = iota
 	descendant
-	exiting      // if it is a descendant, so are its children, which this process will adopt in a moment
-	unclassified // it has no environment yet
+	unclassified // it has no environment: not yet, or not any more. The children of one that exits are adopted in a moment
 )
 
 // classify determines by session, cgroup and marker whether a process outside the group is a descendant.
@@ -114,16 +110,16 @@ func (d *descendants) classify(pid int) relation {
 		return unrelated // it belongs to another user, or forbids reading
 	case environHasMarker(env, d.marker):
 		return descendant
-	case st.flags&flagExiting != 0 && adopting():
-		return exiting
-	case len(env) == 0 && st.started >= d.started && !emptyEnviron(pid, st):
+	case len(env) == 0 && st.flags&flagExiting != 0 && adopting(),
+		len(env) == 0 && st.started >= d.started && !emptyEnviron(pid, st):
 		return unclassified
 	}
 	return unrelated
 }
 
 // unclassifiedWait is how long a process without an environment is seen before it counts as unrelated. Such a process is
-// usually in an exec, which takes long if the program must be read from a busy disk.
+// usually in an exec, which takes long if the program must be read from a busy disk. One that hangs while it exits must not
+// delay the end of all others.
 const unclassifiedWait = 4 * time.Second
 
 // gone reports whether no descendant is left, after reaping those that were adopted. It is called after the leader was
