@@ -32,6 +32,8 @@ type conn struct {
 	spawn func(f func())                             // starts flushSoon
 	close sync.Once
 
+	dialing *atomic.Bool // until the server has sent its first bytes
+
 	unanswered atomic.Int32 // writes since the last read
 
 	mu           sync.Mutex // held during writes
@@ -59,6 +61,10 @@ func newConn(c net.Conn, limit time.Duration) *conn {
 // Read implements net.Conn.
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
+	if c.dialing != nil {
+		c.dialing.Store(false)
+		c.dialing = nil
+	}
 	c.unanswered.Store(0)
 	return n, err
 }

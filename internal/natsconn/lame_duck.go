@@ -29,10 +29,16 @@ type Traffic struct {
 	services sync.Map                      // *func(time.Time) func(): arguments of OnMove
 	moving   sync.Mutex                    // held during a move
 	wait     time.Duration                 // 0: defaultWait; moving guards it
+	dialing  atomic.Bool
+	denials  denials
 }
 
-// SetWait limits how long a move waits for what is in flight, which is lost then. The default is 500 ms: new requests wait for as
-// long.
+// Dialing reports whether the connection is being made, and the server has not sent anything yet. Meanwhile nats.go holds a
+// lock that almost all methods of nats.Conn need, for seconds if the server or its host does not answer.
+func (t *Traffic) Dialing() bool { return t != nil && t.dialing.Load() }
+
+// SetWait limits how long a move waits for the requests in flight, and for the calls of each service; what is in flight longer is
+// lost. The default is 500 ms: new requests wait for as long.
 func (t *Traffic) SetWait(d time.Duration) {
 	if t == nil {
 		return
@@ -116,12 +122,13 @@ func (t *Traffic) move(nc *nats.Conn, server string) {
 	defer close(gate)
 	defer t.gate.Store(nil)
 	var resumes []func()
-	until := time.Now().Add(cmp.Or(t.wait, defaultWait))
+	limit := func() time.Time { return time.Now().Add(cmp.Or(t.wait, defaultWait)) }
 	t.services.Range(func(pause, _ any) bool {
-		resume := (*pause.(*func(time.Time) func()))(until)
+		resume := (*pause.(*func(time.Time) func()))(limit())
 		resumes = append(resumes, resume)
 		return true
 	})
+	until := limit()
 	tick.Reset(time.Millisecond)
 	for t.requests.Load() > 0 && time.Now().Before(until) && !nc.IsClosed() {
 		<-tick.C

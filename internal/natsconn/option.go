@@ -2,8 +2,10 @@ package natsconn
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -29,6 +31,20 @@ func Option() nats.Option {
 			// Owned by the connection; ends within seconds. The handler itself would block the connection's other callbacks.
 			go d.traffic.move(nc, server)
 		}
+		onError := o.AsyncErrorCB
+		o.AsyncErrorCB = func(nc *nats.Conn, s *nats.Subscription, err error) {
+			if subject, ok := deniedSubject(deniedPublish, err); ok {
+				d.traffic.denials.add(subject, time.Now())
+			}
+			switch {
+			case onError != nil:
+				onError(nc, s, err)
+			case s != nil: // as nats.go does without a handler
+				fmt.Fprintf(os.Stderr, "%v on connection [%s] for subscription on %q\n", err, nc.Opts.Name, s.Subject)
+			default:
+				fmt.Fprintf(os.Stderr, "%v on connection [%s]\n", err, nc.Opts.Name)
+			}
+		}
 		// The dialer resolves names itself: with nats.go's lookup it would not get the number of addresses that share
 		// the timeout.
 		o.SkipHostLookup = true
@@ -51,6 +67,17 @@ const lookupTimeout = 12 * time.Second
 // Dial is net.Dialer.Dial, but tries the addresses of a name in random order, each for its share of the timeout.
 // nats.go does the same without a dialer: it spreads clients over the servers that share a name.
 func (d *dialer) Dial(network, address string) (net.Conn, error) {
+	d.traffic.dialing.Store(true)
+	c, err := d.dial(network, address)
+	if err != nil {
+		d.traffic.dialing.Store(false)
+		return nil, err
+	}
+	c.dialing = &d.traffic.dialing
+	return c, nil
+}
+
+func (d *dialer) dial(network, address string) (*conn, error) {
 	addresses := []string{address} // also if the lookup fails: the dialer returns the reason
 	if host, port, err := net.SplitHostPort(address); err == nil && net.ParseIP(host) == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)

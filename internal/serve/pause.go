@@ -38,10 +38,11 @@ func (n *Publisher) pauseServices(until time.Time) (resume func()) {
 	}
 	return func() {
 		for _, s := range services {
-			if err := s.resume(); err != nil {
+			if _, err := s.subscribeAgain(); err != nil {
 				s.reportDenial(err.Error()) // attend tries again
 			}
 		}
+		n.awaitSubscriptions()
 	}
 }
 
@@ -59,18 +60,29 @@ func (s *service) pause() bool {
 	return true
 }
 
-// resume subscribes a paused service again, unless it has stopped finally since. After an error it is still paused.
+// resume subscribes a paused service again, and waits until the server has processed that.
 func (s *service) resume() error {
-	added, err := s.readd()
-	if err != nil {
+	added, err := s.subscribeAgain()
+	if added {
+		s.inst.pub.awaitSubscriptions()
+	}
+	return err
+}
+
+// awaitSubscriptions waits until the server has processed the subscriptions; callers retry meanwhile.
+func (n *Publisher) awaitSubscriptions() {
+	if n.nc.IsConnected() {
+		_ = n.nc.FlushTimeout(time.Second)
+	}
+}
+
+// subscribeAgain subscribes a paused service again, unless it has stopped finally since. After an error it is still paused.
+func (s *service) subscribeAgain() (added bool, err error) {
+	if added, err = s.readd(); err != nil {
 		err = fmt.Errorf("the service could not subscribe again: %w", err)
 		s.inst.pub.opt.Logger.Error("a service is not subscribed; retrying", "extension", s.inst.ID(), "error", err)
-		return err
 	}
-	if added && s.nc.IsConnected() {
-		_ = s.nc.FlushTimeout(time.Second) // callers retry until the server has processed the subscription
-	}
-	return nil
+	return added, err
 }
 
 func (s *service) readd() (added bool, err error) {

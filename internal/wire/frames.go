@@ -19,7 +19,7 @@ const (
 	SilenceLimit   = 5 * time.Second
 	StreamTick     = 100 * time.Millisecond
 	ChunkSize      = 512 << 10
-	AckEvery       = 8 // chunks
+	AckEvery       = 2 // chunks: what is under way delays the pings of a slow connection
 	MaxUnacked     = 2 // lots under way: while one is acknowledged the next is sent
 	AckWait        = 10 * time.Second
 )

@@ -86,7 +86,7 @@ func TestCancelOfALargeAnswer(t *testing.T) {
 	m.Header.Set("Ext-Stream", "1")
 	m.Header.Set("Ext-Call-Id", "a")
 	nc.PublishMsg(m)
-	for range 8 {
+	for range wire.AckEvery {
 		<-frames
 	}
 	nc.Publish("ext.weather.cancel", []byte(`{"call_id":"a"}`))

@@ -346,7 +346,7 @@ const suspectEvery = time.Second
 
 // suspect reports to the registry how a call ended, so that the catalog is right before heartbeats are missed.
 func (c *Client) suspect(t *target, why string) {
-	if !t.guard.maySuspect(time.Now()) {
+	if c.traffic.Dialing() || !t.guard.maySuspect(time.Now()) {
 		return
 	}
 	report := map[string]string{"id": t.id, "reason": why}
@@ -365,7 +365,7 @@ func (c *Client) suspect(t *target, why string) {
 // wasAway reports whether NATS is unreachable, or was since its reconnect number connects: a missing answer is not the fault
 // of the extension then.
 func (c *Client) wasAway(connects uint64) bool {
-	return !c.nc.IsConnected() || c.nc.Stats().Reconnects != connects
+	return c.traffic.Dialing() || !c.nc.IsConnected() || c.nc.Stats().Reconnects != connects
 }
 
 // wholeCall is the default of WaitReady: the deadline of the call comes first.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/serve"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -38,7 +39,7 @@ func TestSlowCaller(t *testing.T) {
 	for _, tt := range []struct {
 		tool, want string
 		messages   uint64 // that come while the first progress is held: with the answer, or its first chunks
-	}{{"small", `"done"`, 501}, {"big", big, 508}} {
+	}{{"small", `"done"`, 501}, {"big", big, 500 + wire.AckEvery*wire.MaxUnacked}} {
 		before := nc.Stats().InMsgs
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		seen := 0

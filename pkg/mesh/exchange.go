@@ -29,6 +29,10 @@ func (c *Client) once(ctx context.Context, t *target, deadline time.Time, method
 		return a
 	}
 	defer c.traffic.End()
+	if c.traffic.Dialing() {
+		a.err = noConnection(t.id)
+		return a
+	}
 	t.connects = c.nc.Stats().Reconnects
 	place, err := c.inbox.open(deadline)
 	if err != nil {
@@ -36,7 +40,7 @@ func (c *Client) once(ctx context.Context, t *target, deadline time.Time, method
 		return a
 	}
 	defer c.inbox.close(place)
-	r := reception{c: c, t: *t, streaming: t.stream, before: c.nc.LastError()}
+	r := reception{c: c, t: *t, streaming: t.stream, before: c.nc.LastError(), began: time.Now()}
 	if a.err = c.send(ctx, *t, place, method, params); a.err != nil {
 		return a
 	}
@@ -102,11 +106,15 @@ func (c *Client) send(ctx context.Context, t target, p *place, method string, pa
 		return rpc.NewError(rpc.CodeTooLarge, rpc.Details{Ran: rpc.RanNo, Size: size, Limit: limit},
 			"the request is %d bytes, over this server's limit of %d", size, limit)
 	case errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrHeadersNotSupported) && !c.nc.IsConnected(): // the latter before the first connection
-		return rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "%s was not called: the connection to NATS is down", t.id)
+		return noConnection(t.id)
 	case err != nil:
 		return fmt.Errorf("calling %s: %w", t.id, err)
 	}
 	return nil
+}
+
+func noConnection(id string) *rpc.Error {
+	return rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "%s was not called: the connection to NATS is down", id)
 }
 
 // outOfTime is the error of a call that was not made when its context ended.
@@ -119,6 +127,9 @@ func outOfTime(id string, cause error) *rpc.Error {
 
 // cancel informs the instance that the caller does not wait for the answer any longer.
 func (c *Client) cancel(t target, callID string) {
+	if c.traffic.Dialing() { // it could not be sent
+		return
+	}
 	data, err := json.Marshal(map[string]string{"call_id": callID})
 	if err == nil {
 		err = c.nc.Publish(strings.TrimSuffix(t.subject, ".rpc")+".cancel", data)
@@ -137,6 +148,7 @@ type reception struct {
 	t         target
 	origin    origin // of the error
 	before    error  // the connection's last error when the request was sent
+	began     time.Time
 	denied    bool   // NATS denied the request
 	streaming bool   // frames have come, or will: silence means something
 	ended     bool   // nothing more will come
@@ -179,8 +191,15 @@ func (r *reception) receive(ctx context.Context, p *place) (json.RawMessage, err
 	}
 }
 
-// isDenied reports whether NATS has denied the request since it was sent. The connection keeps its last error only.
+// isDenied reports whether NATS has denied the request since it was sent. The connection keeps its last error only; its traffic
+// keeps others, unless the dialer is a foreign one.
 func (r *reception) isDenied() bool {
+	if r.c.traffic.Dialing() {
+		return false
+	}
+	if r.c.traffic.DeniedSince(r.t.to(), r.began) {
+		return true
+	}
 	err := r.c.nc.LastError()
 	return err != r.before && errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), `Publish to "`+r.t.to()+`"`)
 }

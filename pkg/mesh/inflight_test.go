@@ -72,7 +72,9 @@ func TestPlaceIsFreeWithTheStreamsEnd(t *testing.T) {
 			if strings.Contains(string(m.Data), `"overloaded"`) {
 				t.Fatalf("call %d: %s", n, m.Data)
 			}
-			kind = m.Header.Get(wire.HeaderFrame)
+			if kind = m.Header.Get(wire.HeaderFrame); kind == wire.FrameChunk && m.Reply != "" {
+				nc.Publish(m.Reply, nil)
+			}
 		}
 	}
 }

@@ -96,6 +96,7 @@ type retries struct {
 	pause    time.Duration // for afterPause
 	away     time.Time     // since this time no instance took it
 	unlisted error         // the refusal after which an instance of the shown version was addressed
+	mayHave  error         // of the first attempt that may have run
 
 	anyInstance bool // the instance that was addressed did not take the call
 }
@@ -128,6 +129,9 @@ func (r *retries) next(c *Client, t *target, a *attempt) step {
 		}
 	case rpc.CodeExited, rpc.CodeTimeout, rpc.CodeInternal, rpc.CodeCancelled: // by another than the caller, for whom ask ends
 		if d.Ran != rpc.RanNo && r.made < maxRepeats && t.repeatable() {
+			if r.mayHave == nil {
+				r.mayHave = a.err
+			}
 			return afterPause
 		}
 	}
@@ -188,6 +192,9 @@ func (r *retries) final(c *Client, t *target, a *attempt) error {
 	if r.unlisted != nil && (a.absent() || c.mayNotAddress(t)) {
 		return r.unlisted
 	}
+	if e := a.mesh(); r.mayHave != nil && e != nil && e.Details().Ran == rpc.RanNo { // only the last attempt has not run
+		return r.mayHave
+	}
 	switch {
 	case a.origin != byNATS:
 		return a.err
@@ -200,8 +207,11 @@ func (r *retries) final(c *Client, t *target, a *attempt) error {
 // mayNotAddress reports whether NATS denied the request to the instance's subject. Of several denials the connection keeps the
 // last one, which may be of another instance.
 func (c *Client) mayNotAddress(t *target) bool {
+	if t.to() == t.subject || c.traffic.Dialing() {
+		return false
+	}
 	err := c.nc.LastError()
-	return t.to() != t.subject && errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), `"`+t.subject+`.`)
+	return errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), `"`+t.subject+`.`)
 }
 
 // repeatable reports whether the annotations of the tool allow it to run twice.

@@ -96,6 +96,8 @@ func TestTryingAgain(t *testing.T) {
 		{"a time before now", "plain", "hd", 1, rpc.CodeOverloaded, 0},
 		{"a time beyond all", "plain", "Hd", 1, rpc.CodeOverloaded, 0},
 		{"gone", "plain", "ggd", 3, 0, 50 * time.Millisecond},
+		{"it ran, perhaps, and then it had failed", "read", "eF", 2, rpc.CodeExited, 0},
+		{"it ran, perhaps, and then it was overloaded", "read", "ef", 4, rpc.CodeExited, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tries.Store(0)

@@ -67,7 +67,7 @@ func TestAcknowledgements(t *testing.T) {
 	caller.PublishMsg(&nats.Msg{Subject: "ext.weather.rpc", Reply: reply, Data: []byte(`{"id":1,"method":"tools/x"}`),
 		Header: nats.Header{"Ext-Stream": {"1"}}})
 	acks := map[string]bool{}
-	const lot = 8 // chunks of 512 KiB
+	const lot = wire.AckEvery
 	for chunks := 1; chunks <= 3*lot; chunks++ {
 		m, err := sub.NextMsg(time.Minute)
 		if err != nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -101,6 +103,67 @@ func TestDeniedCall(t *testing.T) {
 	}
 	if n, _, _ := suspects.Pending(); n > 0 {
 		t.Errorf("%d reports", n)
+	}
+}
+
+// TestDeniedCalls: each of the calls that NATS denies at the same time fails at once.
+func TestDeniedCalls(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Start(t, &server.Options{Port: -1, NoAuthUser: "all",
+		Users: []*server.User{{Username: "all", Password: "x"}, {Username: "agent", Password: "x",
+			Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"ext.denied0.>", "ext.denied1.>"}}}}}})
+	agent, err := Connect(srv.ClientURL(), nats.UserInfo("agent", "x"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer agent.Close()
+	client := NewClient(agent, ClientOptions{Timeout: time.Minute})
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	for n := range 2 {
+		calls.Go(func() { // ends with its call
+			_, err := client.Call(t.Context(), fmt.Sprintf("denied%d/read", n), nil)
+			if !errors.Is(err, rpc.CodeUnavailable) || !strings.Contains(fmt.Sprint(err), "does not allow this user") {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
+// TestCallDuringConnectionAttempt: a call does not wait for a server that accepts the connection and does not answer.
+func TestCallDuringConnectionAttempt(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Start(t, &server.Options{Port: -1})
+	nc, err := Connect(srv.ClientURL(), nats.Timeout(2*time.Minute)) // of the attempt
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := NewClient(nc, ClientOptions{WaitReady: -1})
+	address := srv.Addr().String()
+	srv.Stop()
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	silent, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	defer silent.Close() // ends the attempt
+	defer l.Close()      // and no other begins
+	failed := make(chan error, 1)
+	go func() { // ends with its call
+		_, err := client.Call(t.Context(), "x/read", nil)
+		failed <- err
+	}()
+	select {
+	case err = <-failed:
+	case <-time.After(time.Minute):
+		err = errors.New("the call waits for the connection")
+	}
+	if !errors.Is(err, rpc.CodeUnavailable) || rpc.AsError(err).Details().Ran != rpc.RanNo {
+		t.Error(err)
 	}
 }
 
