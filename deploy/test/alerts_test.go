@@ -147,11 +147,11 @@ func (w *watched) breakRegistries() {
 
 // breakJetStream makes the catalog's stream refuse what the registry writes, and then runs NATS without JetStream.
 func (w *watched) breakJetStream(nc *nats.Conn) {
-	w.limitCatalog(nc, 200)
-	w.await("the catalog's stream has too low a limit", map[string]cause{
+	w.limitCatalog(nc, true)
+	w.await("the catalog's stream is full", map[string]cause{
 		"ExtmeshWritesFail": func(context.Context) { w.publish(nc)("ext.registry.announce.new", `{"id":"new","version":"1.0.0"}`) },
 	})
-	w.limitCatalog(nc, -1)
+	w.limitCatalog(nc, false)
 	w.publish(nc)("ext.registry.shutdown.new", `{"id":"new","reason":"removed"}`)
 	w.until("sum(extmesh_extensions) == 5") // a server that is killed loses what it has not delivered yet
 	w.stop("nats", syscall.SIGKILL)
@@ -163,8 +163,8 @@ func (w *watched) breakJetStream(nc *nats.Conn) {
 	w.await("JetStream is back", nil)
 }
 
-// limitCatalog limits the size of a document in the catalog's bucket, in bytes; -1: no limit.
-func (w *watched) limitCatalog(nc *nats.Conn, size int32) {
+// limitCatalog sets the limit of the number of documents in the catalog's bucket to those that it has, or removes it.
+func (w *watched) limitCatalog(nc *nats.Conn, limited bool) {
 	w.Helper()
 	ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
 	defer cancel()
@@ -177,7 +177,9 @@ func (w *watched) limitCatalog(nc *nats.Conn, size int32) {
 		w.Fatal(err)
 	}
 	config := stream.CachedInfo().Config
-	config.MaxMsgSize = size
+	if config.MaxMsgs = -1; limited {
+		config.MaxMsgs = int64(stream.CachedInfo().State.Msgs)
+	}
 	if _, err := js.UpdateStream(ctx, config); err != nil {
 		w.Fatal(err)
 	}

@@ -68,6 +68,9 @@ func (c *Copy) Put(ch Change) (newer, existed bool) {
 	if existed && at.Seq >= ch.At.Seq {
 		return false, true
 	}
+	if c.markers[ch.Key].Seq >= ch.At.Seq { // a replica that is behind has sent a key that was deleted
+		return false, false
+	}
 	if ch.Deleted() {
 		delete(c.keys, ch.Key)
 		c.markers[strings.Clone(ch.Key)] = ch.At
@@ -115,6 +118,7 @@ func (c *Copy) Differs(snapshot map[string]Stamp, through Stamp) bool {
 // keys remain until Put and Missing have compared them, so that only differences are reported.
 func (c *Copy) Replace(snapshot map[string]Stamp) {
 	c.last = Stamp{}
+	clear(c.markers)
 	for key, at := range c.keys {
 		if s, ok := snapshot[key]; !ok || s != at {
 			c.keys[key] = Stamp{}
@@ -123,9 +127,10 @@ func (c *Copy) Replace(snapshot map[string]Stamp) {
 }
 
 // Missing returns the deletions of the keys that a whole snapshot lacks. Keys that changed after the snapshot remain, and so
-// do keys of an earlier stream if keepOld is set. It also drops the markers: they are in the snapshot if they still exist.
+// do keys of an earlier stream if keepOld is set. It also drops the markers up to through: they are in the snapshot if they still
+// exist.
 func (c *Copy) Missing(snapshot map[string]Stamp, through Stamp, keepOld bool) (gone []Change) {
-	clear(c.markers)
+	maps.DeleteFunc(c.markers, func(_ string, at Stamp) bool { return at.Seq <= through.Seq })
 	for key, at := range c.keys {
 		if at == (Stamp{}) && keepOld {
 			continue

@@ -45,6 +45,7 @@ func TestPut(t *testing.T) {
 		{"an older deletion", Change{Key: "a", At: Stamp{3, 3}}, false, true},
 		{"a newer value", put("a", 6, 6), true, true},
 		{"a deletion", Change{Key: "a", At: Stamp{7, 7}}, true, true},
+		{"what a replica that is behind has of a deleted key", put("a", 6, 6), false, false},
 		{"the deletion of a key that does not exist", Change{Key: "b", At: Stamp{8, 8}}, true, false},
 	} {
 		if newer, existed := c.Put(tt.ch); newer != tt.newer || existed != tt.existed {

@@ -76,12 +76,22 @@ func newExtension(id string, now time.Time) *extension {
 		requests: map[string]*announceRequests{}, handshakes: map[handshakeKey]*handshake{}, hosts: map[string]bool{}, since: now}
 }
 
+// onlyHeartbeats reports whether nothing of x was announced: all that is known is derived from heartbeats, or from the catalog.
+func (x *extension) onlyHeartbeats() bool {
+	for _, a := range x.announcements {
+		return a.implied // either all announcements are implied or none
+	}
+	return x.shown != nil && x.shown.implied
+}
+
 // choose selects the announcement and the handshake for the spec: of the highest version that is ready and has
 // completed a handshake, then of the lowest instance. Without a candidate the previous choice stays. Before the first
 // one, the highest announced version is shown without tools. It reports whether the choice changed.
 func (x *extension) choose(health liveness.Extension) bool {
 	best, tools := x.best(health)
 	switch {
+	case best != nil && x.tools != nil && compareVersions(best.Version, x.shown.Version) < 0 && x.isReady(health, x.shown.Version):
+		return false // the handshake of the higher version is being repeated
 	case best != nil:
 	case x.tools != nil && (health.State != heartbeat.Gated || x.fromCatalog): // no better candidate: keep what was shown
 		return false
@@ -93,6 +103,14 @@ func (x *extension) choose(health liveness.Extension) bool {
 	}
 	x.shown, x.tools = best, tools
 	return true
+}
+
+// isReady reports whether an instance of a version is ready.
+func (x *extension) isReady(health liveness.Extension, version string) bool {
+	return slices.ContainsFunc(health.Instances, func(i liveness.Instance) bool {
+		a := x.announcements[i.Instance]
+		return a != nil && a.Version == version && i.State == heartbeat.Ready
+	})
 }
 
 func (x *extension) best(health liveness.Extension) (best *announced, tools *handshake) {

@@ -55,7 +55,7 @@ func (na *natives) handleHeartbeat(id string, data []byte, now time.Time) {
 		return
 	}
 	na.traffic.heartbeat(b, now)
-	if x == nil || len(x.announcements) == 0 && x.shown != nil && x.shown.implied { // the latter is from the catalog
+	if x == nil || x.onlyHeartbeats() && x.announcements[b.Instance] == nil {
 		if fresh := na.handleUnannounced(b, now); fresh != nil {
 			x = fresh
 		}
@@ -183,6 +183,10 @@ func (na *natives) checkAnnouncement(x *extension, b *heartbeat.Message, now tim
 		return
 	}
 	if _, known := na.mon.Instance(x.id, b.Instance); !known {
+		return
+	}
+	if have != nil && have.implied { // it may have another name after each restart
+		na.requestFrom(x, "", now)
 		return
 	}
 	na.requestFrom(x, b.Instance, now)

@@ -49,9 +49,12 @@ func (rs *restores) restore(id string) {
 	x := rs.exts[id]
 	spec, there := rs.catalog.Get(SpecKey(id))
 	switch {
-	case !there && x != nil && x.fromCatalog: // not announced to this replica
+	case !there && x != nil && x.fromCatalog && !isUp(rs.mon, id): // not announced to this replica
 		rs.drop(x)
 		rs.names.Set(id, nil)
+		if c, ok := rs.mon.Forget(id); ok {
+			rs.changed(c)
+		}
 		return
 	case there && (x == nil || x.restoredRevision != spec.Revision):
 		if x = rs.restoreSpec(id, spec); x == nil {
@@ -75,6 +78,12 @@ func (rs *restores) restore(id string) {
 	}
 	rs.reconsider[id] = true
 	rs.probes.inherit(x, now)
+}
+
+// isUp reports whether an instance of an extension is ready.
+func isUp(mon *liveness.Monitor, id string) bool {
+	health, _ := mon.Extension(id)
+	return slices.ContainsFunc(health.Instances, func(i liveness.Instance) bool { return i.State == heartbeat.Ready })
 }
 
 // restoreSpec applies a spec of the catalog and adds its extension if necessary.

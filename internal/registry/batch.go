@@ -25,14 +25,14 @@ type write struct {
 // The limits of a batch. The server refuses more than 1000 messages.
 const (
 	maxBatch      = 1000
-	maxBatchBytes = 4 << 20
+	maxBatchBytes = 1 << 20
 )
 
-// commitTimeout is the time limit of a batch. It is short for the few writes of an ordinary change, because a stream
+// commitTimeout is the time limit of a batch with this many writes and bytes. It is short for the few writes of an ordinary change, because a stream
 // leader that hangs does not answer, and the next one is tried only after the timeout. A batch that is stored after
 // its timeout does no harm: it has the same content, and the epoch of a later leader fences it.
-func commitTimeout(writes int) time.Duration {
-	return 2*time.Second + apiTimeout*time.Duration(writes)/maxBatch
+func commitTimeout(writes, bytes int) time.Duration {
+	return 2*time.Second + apiTimeout*time.Duration(writes)/maxBatch + time.Duration(bytes)*4*time.Microsecond
 }
 
 // errFenced means that another registry has been elected since: the epoch key has a newer revision.
@@ -53,7 +53,11 @@ const (
 // covers the whole batch. After any other error the batch may have been stored. last is the revision of the last
 // write.
 func (b *bucket) commit(ctx context.Context, epoch uint64, writes []write) (last uint64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, commitTimeout(len(writes)))
+	size := 0
+	for _, w := range writes {
+		size += len(w.value)
+	}
+	ctx, cancel := context.WithTimeout(ctx, commitTimeout(len(writes), size))
 	defer cancel()
 	id := nuid.Next()
 	for n, w := range writes {

@@ -46,6 +46,7 @@ func (b *bucket) config(existing *jetstream.StreamInfo, replicas int) jetstream.
 		c = existing.Config
 	}
 	c.Subjects, c.Replicas, c.MaxMsgsPerSubject = []string{b.subject(">")}, replicas, 1
+	c.MaxMsgSize = -1 // one document above it would stop all writes: those of a batch are stored together
 	c.AllowRollup, c.AllowDirect, c.AllowMsgTTL, c.AllowAtomicPublish = true, true, true, true
 	c.SubjectDeleteMarkerTTL = markerTTL
 	c.RePublish = &jetstream.RePublish{Source: b.subject(">"), Destination: b.prefix.CatalogEvents() + ".>"}
@@ -103,7 +104,7 @@ const (
 // settled reports whether a stream needs no update. It compares only what the catalog depends on: an operator may
 // have configured placement or mirrors.
 func settled(have, want jetstream.StreamConfig) bool {
-	return have.Replicas == want.Replicas && have.MaxMsgsPerSubject == 1 && have.AllowRollup && have.AllowDirect &&
+	return have.Replicas == want.Replicas && have.MaxMsgsPerSubject == 1 && have.MaxMsgSize == -1 && have.AllowRollup && have.AllowDirect &&
 		have.AllowMsgTTL && have.AllowAtomicPublish && have.SubjectDeleteMarkerTTL > 0 &&
 		slices.Equal(have.Subjects, want.Subjects) && have.RePublish != nil && *have.RePublish == *want.RePublish
 }

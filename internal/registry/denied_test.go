@@ -97,27 +97,37 @@ func TestOldDenial(t *testing.T) {
 	})
 }
 
-// TestHolderThatCannotRead: a registry that has acquired the lease but may not read the catalog gives the lease up, so that
-// another one leads.
-func TestHolderThatCannotRead(t *testing.T) {
-	inBubbleDenied(t, []string{"$JS.API.DIRECT.GET.>"}, func(t *testing.T, b *bed) {
-		b.stop()
-		b.change = func(o *server.Options) {
-			o.Users = append(o.Users, &server.User{Username: "permitted", Password: "p"})
-		}
-		b.start(true)
-		var log syncBuffer
-		limited, _ := b.registry(Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-		b.await("it has the lease", func() bool { return strings.Contains(log.String(), "msg=elected") })
-		nc, err := nats.Connect("", nats.Timeout(time.Minute), nats.InProcessServer(b), nats.UserInfo("permitted", "p"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(nc.Close)
-		other, _ := b.registryOn(nc, Config{})
-		time.Sleep(takeOverLimit + 30*time.Second) // fake time
-		if !b.status(other).Leading || b.status(limited).Leading || !strings.Contains(log.String(), "gave up the lease") {
-			t.Errorf("the registry that may read the catalog does not lead:\n%s", log.String())
-		}
-	})
+// TestUselessHolder: a registry that has acquired the lease but may not read the catalog, or receives no messages, gives the lease
+// up, so that another one leads.
+func TestUselessHolder(t *testing.T) {
+	for name, limits := range map[string]*server.Permissions{
+		"it may not read the catalog":     {Publish: &server.SubjectPermission{Deny: []string{"$JS.API.DIRECT.GET.>"}}},
+		"it may not receive heartbeats":   {Subscribe: &server.SubjectPermission{Deny: []string{"ext.registry.>"}}},
+		"it may not receive its messages": {Subscribe: &server.SubjectPermission{Deny: []string{"ext.registry.>", "ext.>"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubbleDenied(t, nil, func(t *testing.T, b *bed) {
+				b.stop()
+				b.change = func(o *server.Options) {
+					o.NoAuthUser = "permitted"
+					o.Users = []*server.User{{Username: "permitted", Password: "p"}, {Username: "limited", Password: "p", Permissions: limits}}
+				}
+				b.start(true)
+				limited, err := nats.Connect("", nats.Timeout(time.Minute), nats.InProcessServer(b), nats.UserInfo("limited", "p"),
+					nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(limited.Close)
+				var log syncBuffer
+				b.registryOn(limited, Config{Name: "limited", Logger: slog.New(slog.NewTextHandler(&log, nil))})
+				b.await("it has the lease", func() bool { return strings.Contains(log.String(), "msg=elected") })
+				other, _ := b.registry(Config{Name: "other"})
+				time.Sleep(takeOverLimit + 30*time.Second) // fake time
+				if !b.status(other).Leading || !strings.Contains(log.String(), "gave up the lease") {
+					t.Errorf("the other registry does not lead:\n%s", log.String())
+				}
+			})
+		})
+	}
 }

@@ -31,9 +31,9 @@ func (l *loop) elected(epoch uint64) {
 	l.takeOver()
 }
 
-// takeOver starts to write as soon as the view contains the epoch.
+// takeOver starts to write as soon as the view contains the epoch and this replica is known to receive messages.
 func (l *loop) takeOver() {
-	if l.election.epoch == 0 || l.election.ready || !l.view.synced || l.view.last() < l.election.epoch {
+	if l.election.epoch == 0 || l.election.ready || !l.selfCheck.received || !l.view.synced || l.view.last() < l.election.epoch {
 		return
 	}
 	l.election.ready = true

@@ -266,7 +266,7 @@ func (e *elector) lead(ctx context.Context, seq uint64, start time.Time, created
 		e.pauseAfter(ctx, err, 100*time.Millisecond)
 		return
 	}
-	for _, earlier := range []<-chan struct{}{e.stepDown, e.tookOver} { // from an earlier term
+	for _, earlier := range []<-chan struct{}{e.stepDown, e.tookOver, e.reconnected} { // from an earlier term
 		select {
 		case <-earlier:
 		default:
@@ -293,6 +293,7 @@ func (e *elector) lead(ctx context.Context, seq uint64, start time.Time, created
 			late.Stop()
 		case <-late.C:
 			e.log.Warn("gave up the lease, because the catalog could not be read or followed; another registry may be able to", "within", takeOverLimit)
+			e.report(func(l *loop) { l.deposed(epoch) })
 			e.release(ctx, seq)
 			e.pauseUnlessReconnected(ctx, 3*e.ttl)
 			return

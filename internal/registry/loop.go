@@ -147,6 +147,7 @@ func (l *loop) receive(m *nats.Msg) {
 // replicaHeartbeat handles a heartbeat of a registry replica. This replica's own one makes it evaluate missing heartbeats.
 func (l *loop) replicaHeartbeat(data []byte, now time.Time) {
 	sent, err := l.selfCheck.receive(data, now)
+	l.takeOver()
 	switch {
 	case err != nil:
 		l.refuse("beat", registryID, err)

@@ -149,6 +149,58 @@ func TestUnannounced(t *testing.T) {
 	})
 }
 
+// TestUnannouncedRestart: a service that only sends heartbeats and restarts with another instance name and other tools is shown
+// with these.
+func TestUnannouncedRestart(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		r, _ := b.registry(Config{})
+		b.leading(r)
+		unannounced := func(version, instance string, tools ...string) *fakeExt {
+			e := b.ext("weather", version, "", tools...) // serves ext.weather.rpc
+			e.a.Instance = instance
+			return e
+		}
+		before := unannounced("1.0.0", "n1", "get")
+		stop := before.sendHeartbeats()
+		tools := func(n int) func() bool { return func() bool { s, _ := b.spec("weather"); return len(s.Tools) == n } }
+		b.await("it has its tool", tools(1))
+		stop()
+		before.silence()
+		unannounced("1.1.0", "n2", "get", "set").sendHeartbeats()
+		began := time.Now()
+		b.await("it has its new tools", tools(2))
+		if took := time.Since(began); took > 40*time.Second {
+			t.Errorf("its new tools are shown after %v", took)
+		}
+	})
+}
+
+// TestRepeatedHandshakeOfHigherVersion: while the handshake of the highest version is repeated, its former tools stay, and not those
+// of a lower version that is also ready.
+func TestRepeatedHandshakeOfHigherVersion(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		r, _ := b.registry(Config{})
+		b.leading(r)
+		low, high := b.ext("weather", "1.0.0", "n1", "get"), b.ext("weather", "2.0.0", "n2", "get", "set")
+		for _, e := range []*fakeExt{low, high} {
+			e.up()
+			e.sendHeartbeats()
+		}
+		has := func() bool { s, _ := b.spec("weather"); return s.Version == "2.0.0" && len(s.Tools) == 2 }
+		b.await("the higher version is shown", has)
+		time.Sleep(time.Minute) // fake time: until the handshake may be repeated
+		high.silence()
+		high.a.HandshakeHash = "another list"
+		high.announce()
+		for range 50 {
+			time.Sleep(100 * time.Millisecond)
+			if s, _ := b.spec("weather"); !has() {
+				t.Fatalf("during the handshake, version %s is shown with %d tools", s.Version, len(s.Tools))
+			}
+		}
+	})
+}
+
 // TestVersions: two versions next to each other, a failed handshake, and two instances with the same version and
 // other hashes.
 func TestVersions(t *testing.T) {

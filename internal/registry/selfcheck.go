@@ -31,12 +31,13 @@ const (
 // loop that lags) nothing is evaluated; liveness.Monitor then sees the gap and waits for a full grace period first.
 type selfCheck struct {
 	*Registry
-	peers   *liveness.Monitor // of the replicas
-	leading bool              // what the heartbeats say
-	seq     uint64
-	ticks   uint64 // number of them sent by the clock
-	sent    map[uint64]time.Time
-	waiting []waiter // callbacks waiting for a self-check with their number or a later one; in order
+	peers    *liveness.Monitor // of the replicas
+	leading  bool              // what the heartbeats say
+	received bool              // one of them has come back, so this replica receives messages
+	seq      uint64
+	ticks    uint64 // number of them sent by the clock
+	sent     map[uint64]time.Time
+	waiting  []waiter // callbacks waiting for a self-check with their number or a later one; in order
 }
 
 func newSelfCheck(r *Registry) selfCheck {
@@ -99,6 +100,7 @@ func (p *selfCheck) receive(data []byte, now time.Time) (sent time.Time, err err
 	if b.Instance != p.instance {
 		return time.Time{}, nil
 	}
+	p.received = true
 	for len(p.waiting) > 0 && p.waiting[0].seq <= b.Seq {
 		do := p.waiting[0].do
 		p.waiting = p.waiting[1:]
