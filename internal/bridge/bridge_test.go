@@ -122,6 +122,24 @@ func TestReloadKeepsDrain(t *testing.T) {
 	h.answers("changes", `"new"`)
 }
 
+// TestRotatedFile: a restart uses the present content of the files to which a manifest refers.
+func TestRotatedFile(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.extension("one", `"'$TOKEN'"`, "env = {TOKEN = \"${file:token}\"}\n")
+	token := filepath.Join(h.dir, "ext", "one", "token")
+	h.write(token, "first", 0o600)
+	h.run(nil)
+	h.answers("one", `"first"`)
+	h.write(token, "second", 0o600)
+	client := mesh.NewClient(h.nc, mesh.ClientOptions{})
+	eventually(t, "it has the second token", func() bool {
+		h.control("restart", `{"id":"one"}`)
+		got, err := client.Call(t.Context(), "one/say", nil)
+		return err == nil && string(got) == `"second"`
+	}, nil)
+}
+
 // TestFewerReplicas: after the number of replicas was reduced, the one that is left takes calls, unless all were drained.
 func TestFewerReplicas(t *testing.T) {
 	t.Parallel()

@@ -31,8 +31,9 @@ type instance struct {
 	sup      *supervise.Supervisor
 	history  runHistory
 	output
-	changed func() // reports that the entry in the inventory has changed
-	forget  func() // removes it from there
+	changed func()      // reports that the entry in the inventory has changed
+	forget  func()      // removes it from there
+	renew   func() bool // replaces the instance's workload if a file to which the manifest refers has changed
 
 	stopped func() bool // reports whether run's context has ended; set by run before the first run begins
 

@@ -31,7 +31,9 @@ type workload struct {
 	replicas   int
 	replicaSet *replicaSet
 	missing    gate.Result // requirements that this host does not meet
-	gated      string      // why it is not started; "" if it is
+	planned    time.Time
+	again      func() (*workload, error) // prepares it with the present content of the files to which its manifest refers; nil: there are none
+	gated      string                    // why it is not started; "" if it is
 
 	httpAllow []netip.Prefix // addresses refused by default to which it may connect
 }
