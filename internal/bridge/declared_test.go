@@ -46,7 +46,7 @@ func (m *mcpServer) Call(_ context.Context, method string, params json.RawMessag
 // in its order, while a registry gets both dialects in one answer.
 func TestServersOwnAnswers(t *testing.T) {
 	m := &mcpServer{}
-	hs, err := exchangeHandshake(t.Context(), m, &workload{announce: wire.Announce{Parent: "p"}}, "")
+	hs, err := exchangeHandshake(t.Context(), m, &workload{announce: wire.Announce{Parent: "p"}}, "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestToolsListFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &mcpServer{failures: 4}
 		w := &workload{announce: wire.Announce{ID: "late", Version: "1.0.0", Parent: "p"}}
-		hs, err := exchangeHandshake(t.Context(), m, w, "")
+		hs, err := exchangeHandshake(t.Context(), m, w, "", nil)
 		if err != nil || !hs.incomplete || len(hs.tools) != 0 || len(hs.problems) != 1 || hs.problems[0].Code != "no_tools" ||
 			!strings.Contains(hs.problems[0].Message, "the database is not open yet") {
 			t.Fatalf("%+v, %v", hs, err)
@@ -146,7 +146,7 @@ func TestListChangeFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &mcpServer{}
 		w := &workload{announce: wire.Announce{ID: "late", Version: "1.0.0", Parent: "p"}}
-		hs, err := exchangeHandshake(t.Context(), m, w, "")
+		hs, err := exchangeHandshake(t.Context(), m, w, "", nil)
 		if err != nil || len(hs.tools) != 2 {
 			t.Fatalf("%+v, %v", hs, err)
 		}

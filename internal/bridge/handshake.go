@@ -59,7 +59,8 @@ type peer interface {
 
 // exchangeHandshake performs the handshake. One initialize request serves both dialects, with the members of each; a
 // result with protocolVersion means MCP, anything else the native dialect.
-func exchangeHandshake(ctx context.Context, c peer, w *workload, agentVersion string) (*handshake, error) {
+// before are the lists of the last run, which count until a slow server has answered.
+func exchangeHandshake(ctx context.Context, c peer, w *workload, agentVersion string, before listings) (*handshake, error) {
 	client := map[string]string{"name": "extmesh", "version": agentVersion}
 	params, err := json.Marshal(map[string]any{
 		"agent_version": agentVersion, "extension_id": w.id(),
@@ -95,7 +96,7 @@ func exchangeHandshake(ctx context.Context, c peer, w *workload, agentVersion st
 		} else if err != nil {
 			return nil, err
 		}
-		if err := readListings(ctx, c, w, hs, parsed.Server, nil, firstListTimeout); err != nil {
+		if err := readListings(ctx, c, w, hs, parsed.Server, before, firstListTimeout); err != nil {
 			return nil, err
 		}
 	}

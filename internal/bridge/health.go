@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/pkg/manifest"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -58,6 +59,10 @@ const (
 	pingEvery   = 3 * time.Second
 	pingTimeout = 3 * time.Second
 	maxMissed   = 2 // failed checks in a row until the run ends
+
+	// relistEvery is how many ticks, a minute, are between two readings of an MCP server's lists: one behind a load balancer can be
+	// replaced without a sign, and one without sessions cannot announce that its tools have changed.
+	relistEvery = 20
 )
 
 // watchHealth sends a ping every few seconds, and immediately after a call has failed. It returns an error if the server
@@ -66,13 +71,17 @@ func (r *run) watchHealth(ctx context.Context) error {
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()
 	missed, known, implemented := 0, false, false
-	for {
+	for ticks := 0; ; {
+		callFailed := false
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
+			if ticks++; ticks%relistEvery == 0 && r.f.inflight.Load() == 0 && r.f.handshake.Load().dialect == manifest.MCP {
+				r.f.relist.send()
+			}
 		case <-r.f.check:
-			missed++ // the failed call counts as the first
+			callFailed = true
 		}
 		alive, err := ping(ctx, r.f.conn, pingTimeout)
 		switch {
@@ -90,6 +99,9 @@ func (r *run) watchHealth(ctx context.Context) error {
 			continue // it answered initialize, so it only does not implement ping
 		case errors.Is(err, rpc.CodeTimeout) && r.f.inflight.Load() > 0:
 			continue // it may be busy with that call, which ends at its deadline
+		}
+		if callFailed && rpc.AsError(err).Details().Status == "" { // the failed call counts as the first, but a proxy that answers may have others to send calls to
+			missed++
 		}
 		if missed++; missed >= maxMissed {
 			return fmt.Errorf("the health check failed: %w", err)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/breaker"
 	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/pkg/manifest"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -34,8 +35,10 @@ func (f *fakeLink) Notify(string, json.RawMessage) error    { return nil }
 func (f *fakeLink) Run(context.Context) error               { return nil }
 
 func testForwarder(l link) *forwarder {
-	return &forwarder{conn: l, breaker: breaker.New("b", breaker.Settings{}), limits: limits{maxResult: 1 << 20},
+	f := &forwarder{conn: l, breaker: breaker.New("b", breaker.Settings{}), limits: limits{maxResult: 1 << 20},
 		remote: true, relist: newSignal(), check: newSignal()}
+	f.handshake.Store(&handshake{dialect: manifest.Ext})
+	return f
 }
 
 // unresponsive is a server that accepts requests and does not respond.
@@ -45,7 +48,7 @@ func unresponsive(ctx context.Context) error {
 }
 
 func TestWatchHealth(t *testing.T) {
-	var once, lost, limited, busy atomic.Bool
+	var once, lost, limited, busy, proxied atomic.Bool
 	first := func(done *atomic.Bool, then error) func(context.Context) error {
 		return func(context.Context) error {
 			if done.CompareAndSwap(false, true) {
@@ -75,6 +78,12 @@ func TestWatchHealth(t *testing.T) {
 		{name: "a call failed, but it responds", answer: func(context.Context) error { return nil }, checkNow: true},
 		{name: "gone", answer: func(context.Context) error { return refused }, ends: 2 * pingEvery},
 		{name: "gone, and a call failed", answer: func(context.Context) error { return refused }, checkNow: true, ends: time.Nanosecond},
+		{name: "a proxy answers for one of its servers", checkNow: true, answer: func(context.Context) error {
+			if proxied.CompareAndSwap(false, true) {
+				return rpc.NewError(rpc.CodeUnavailable, rpc.Details{Status: "502 Bad Gateway"}, "502")
+			}
+			return nil
+		}},
 		{name: "hung", answer: unresponsive, ends: 2*pingEvery + pingTimeout},
 		{name: "hung, and a call failed", answer: unresponsive, checkNow: true, ends: pingTimeout},
 	} {
@@ -94,6 +103,21 @@ func TestWatchHealth(t *testing.T) {
 					t.Errorf("after %s: %v", took, err)
 				}
 			})
+		})
+	}
+}
+
+// TestListsAgain: the lists of an MCP server that responds are read again every minute.
+func TestListsAgain(t *testing.T) {
+	for dialect, again := range map[manifest.Dialect]bool{manifest.MCP: true, manifest.Ext: false} {
+		synctest.Test(t, func(t *testing.T) {
+			f := testForwarder(&fakeLink{answer: func(context.Context) error { return nil }})
+			f.handshake.Store(&handshake{dialect: dialect})
+			ctx, cancel := context.WithTimeout(t.Context(), 61*time.Second)
+			defer cancel()
+			if err := (&run{inst: &instance{}, f: f}).watchHealth(ctx); err != nil || len(f.relist) > 0 != again {
+				t.Errorf("%s: %v, %d readings", dialect, err, len(f.relist))
+			}
 		})
 	}
 }

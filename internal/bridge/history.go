@@ -18,6 +18,7 @@ type runHistory struct {
 	ready           bool              // a handshake has succeeded
 	exit            *Exit             // of the last process that ended abnormally
 	problems        []wire.Diagnostic // of the last handshake
+	listings        listings          // of the last handshake
 	skipped         Skipped           // in earlier runs
 
 	pid      int // of the current run
@@ -98,7 +99,14 @@ func (r *runHistory) runEnded(exit *child.ExitError, clean func(string) string) 
 func (r *runHistory) handshakeSucceeded(hs *handshake) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.ready, r.handshakeFailed, r.givenUp, r.problems = true, false, false, hs.problems
+	r.ready, r.handshakeFailed, r.givenUp, r.problems, r.listings = true, false, false, hs.problems, hs.listings
+}
+
+// lastListings returns the lists of the last handshake.
+func (r *runHistory) lastListings() listings {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.listings
 }
 
 // wasReady reports whether a handshake of this or an earlier run has succeeded.

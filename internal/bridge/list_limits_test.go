@@ -35,7 +35,7 @@ func (s *emptyCursor) Call(ctx context.Context, method string, params json.RawMe
 }
 
 func TestEmptyCursor(t *testing.T) {
-	hs, err := exchangeHandshake(t.Context(), &emptyCursor{}, &workload{announce: wire.Announce{Parent: "p"}}, "")
+	hs, err := exchangeHandshake(t.Context(), &emptyCursor{}, &workload{announce: wire.Announce{Parent: "p"}}, "", nil)
 	if err != nil || len(hs.tools) != 1 || string(hs.toolsList) != `{"tools":[`+mcpFirst+`]}` || len(hs.problems) > 0 {
 		t.Errorf("%+v, %v", hs, err)
 	}
@@ -44,11 +44,11 @@ func TestEmptyCursor(t *testing.T) {
 // TestToolsListLimits reads lists of tools that are too large.
 func TestToolsListLimits(t *testing.T) {
 	large := &pager{tools: `{"name":"a","description":"` + strings.Repeat("x", 5<<20) + `"}`}
-	if _, err := exchangeHandshake(t.Context(), large, &workload{announce: wire.Announce{Parent: "p"}}, ""); err == nil || !strings.Contains(err.Error(), "more than 16 MiB") || large.listed != 4 {
+	if _, err := exchangeHandshake(t.Context(), large, &workload{announce: wire.Announce{Parent: "p"}}, "", nil); err == nil || !strings.Contains(err.Error(), "more than 16 MiB") || large.listed != 4 {
 		t.Errorf("after %d pages: %v", large.listed, err)
 	}
 	long := &pager{tools: mcpFirst, cursor: strings.Repeat("x", maxCursor)}
-	hs, err := exchangeHandshake(t.Context(), long, &workload{announce: wire.Announce{Parent: "p"}}, "")
+	hs, err := exchangeHandshake(t.Context(), long, &workload{announce: wire.Announce{Parent: "p"}}, "", nil)
 	if err != nil || long.listed != 1 || len(hs.tools) != 1 || !strings.Contains(fmt.Sprint(hs.problems), "endless_list") {
 		t.Errorf("after %d pages: %+v %v", long.listed, hs, err)
 	}

@@ -60,7 +60,7 @@ func (l *lister) Call(ctx context.Context, method string, params json.RawMessage
 
 func (l *lister) handshake(t *testing.T) *handshake {
 	t.Helper()
-	hs, err := exchangeHandshake(t.Context(), l, &workload{announce: wire.Announce{Parent: "p"}}, "")
+	hs, err := exchangeHandshake(t.Context(), l, &workload{announce: wire.Announce{Parent: "p"}}, "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,8 +157,16 @@ func TestListingsThatHang(t *testing.T) {
 			t.Errorf("%+v, %v", again, err)
 		}
 	})
+	synctest.Test(t, func(t *testing.T) { // also over a restart
+		l := &lister{capabilities: `{"prompts":{}}`, answers: map[string][]string{"prompts/list": {`{"prompts":[{"name":"a"}]}`, "hang"}, "tools/list": {`{"tools":[]}`}}}
+		before := l.handshake(t).listings
+		hs, err := exchangeHandshake(t.Context(), l, &workload{announce: wire.Announce{Parent: "p"}}, "", before)
+		if err != nil || !hs.incomplete || hs.listings["prompts/list"] != before["prompts/list"] {
+			t.Errorf("after a restart: %+v, %v", hs, err)
+		}
+	})
 	l := &lister{capabilities: `{"prompts":{}}`, answers: map[string][]string{"prompts/list": {"exit"}}}
-	if _, err := exchangeHandshake(t.Context(), l, &workload{}, ""); rpc.AsError(err).Code != rpc.CodeExited {
+	if _, err := exchangeHandshake(t.Context(), l, &workload{}, "", nil); rpc.AsError(err).Code != rpc.CodeExited {
 		t.Errorf("a server that exits: %v", err)
 	}
 }
@@ -171,7 +179,7 @@ func TestListingsThatAreRefused(t *testing.T) {
 		"exit":   {announce: wire.Announce{Parent: "p"}, transport: manifest.Transport{Type: manifest.HTTP}},
 	} {
 		l := &lister{capabilities: `{"prompts":{}}`, answers: map[string][]string{"prompts/list": {answer}, "tools/list": {`{"tools":[]}`}}}
-		if hs, err := exchangeHandshake(t.Context(), l, w, ""); err != nil || !hs.incomplete {
+		if hs, err := exchangeHandshake(t.Context(), l, w, "", nil); err != nil || !hs.incomplete {
 			t.Errorf("%s: %+v, %v", answer, hs, err)
 		}
 	}

@@ -33,6 +33,7 @@ func (s *instance) runRemote(ctx context.Context, ready func()) error {
 			f.reopened.Store(&result)
 			f.messages.forgetLevel()
 		},
+		OnGap:  s.updates.missed,
 		Logger: s.log,
 	})
 	f.conn = conn

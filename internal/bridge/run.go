@@ -194,7 +194,7 @@ func (r *run) handshakeInTime(ctx context.Context) (*handshake, error) {
 	recorder := &stepRecorder{peer: r.f.conn}
 	stop := r.watchStart(ctx, recorder, func(why error) { cancel(&startTimeoutError{why}) })
 	defer stop()
-	hs, err := exchangeHandshake(handshakeCtx, recorder, r.inst.workload, r.inst.agent)
+	hs, err := exchangeHandshake(handshakeCtx, recorder, r.inst.workload, r.inst.agent, r.inst.history.lastListings())
 	if err == nil {
 		return hs, nil
 	}

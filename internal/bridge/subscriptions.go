@@ -2,6 +2,8 @@ package bridge
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -96,15 +98,26 @@ func (ignored) Deliver(*jsonrpc.Exchange, jsonrpc.Reply) {}
 func (s *subscriptions) resume(to jsonrpc.Starter) {
 	s.mu.Lock()
 	s.to = to
-	uris := make([]string, 0, len(s.until))
-	for uri := range s.until {
-		uris = append(uris, uri)
-	}
+	uris := slices.Collect(maps.Keys(s.until))
 	s.mu.Unlock()
 	deadline := time.Now().Add(subscriptionTimeout)
 	for _, uri := range uris {
 		to.Start(&jsonrpc.Exchange{Method: "resources/subscribe", Params: uriParams(uri), Deadline: deadline, Sink: &subscribing{all: s, uri: uri}})
 	}
+}
+
+// missed publishes that each resource may have changed.
+func (s *subscriptions) missed() {
+	s.mu.Lock()
+	uris := slices.Collect(maps.Keys(s.until))
+	s.mu.Unlock()
+	for _, uri := range uris {
+		s.publishUpdated(uri)
+	}
+}
+
+func (s *subscriptions) publishUpdated(uri string) {
+	_ = s.publish(jsonrpc.AppendRequest(nil, nil, "notifications/resources/updated", uriParams(uri))) // not while NATS is away
 }
 
 func uriParams(uri string) []byte {
@@ -124,7 +137,7 @@ func (s *subscribing) Deliver(x *jsonrpc.Exchange, r jsonrpc.Reply) {
 	_, err := r.Result()
 	switch {
 	case err == nil && s.to == nil: // it may have changed while the server was away
-		_ = s.all.publish(jsonrpc.AppendRequest(nil, nil, "notifications/resources/updated", uriParams(s.uri))) // not while NATS is away
+		s.all.publishUpdated(s.uri)
 	case err != nil && (s.to != nil || !s.all.workload.hasEnded(err)): // the next child is subscribed again
 		s.all.drop(s.uri) // callers renew what they want, which subscribes again
 	}

@@ -38,6 +38,9 @@ type Config struct {
 	// opened it: the server's name, version and capabilities may have changed. It must not block.
 	OnReopened func(result json.RawMessage)
 
+	// OnGap is called when the stream of the server's messages was interrupted and the server does not repeat what it sent then.
+	OnGap func()
+
 	Logger *slog.Logger // nil discards
 	Client *http.Client // its transport replaces the one made for this Conn; for tests
 }
@@ -58,6 +61,7 @@ type Conn struct {
 	log      *slog.Logger
 
 	reopened func(result json.RawMessage) // or nil
+	gap      func()                       // or nil
 
 	mu         sync.Mutex
 	pending    pendingCalls
@@ -78,7 +82,7 @@ func New(cfg Config) *Conn {
 		notifier: notifier{to: cfg.OnNotification},
 		log:      cfg.Logger,
 
-		reopened: cfg.OnReopened,
+		reopened: cfg.OnReopened, gap: cfg.OnGap,
 	}
 	c.at.base = cfg.Client
 	c.negotiated.dialect = cmp.Or(cfg.Dialect, manifest.Auto)

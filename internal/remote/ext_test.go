@@ -123,7 +123,7 @@ func TestStatuses(t *testing.T) {
 		"413":                {status: 413, code: rpc.CodeTooLarge, ran: "no", text: []string{"413"}},
 		"418":                {status: 418, code: rpc.CodeInternal, ran: "maybe", text: []string{"418"}},
 		"429":                {status: 429, header: map[string]string{"Retry-After": "7"}, code: rpc.CodeOverloaded, ran: "no", text: []string{"429"}, retry: 7000},
-		"429 without number": {status: 429, header: map[string]string{"Retry-After": "soon"}, body: null, code: rpc.CodeOverloaded, ran: "no", text: []string{"429", "own words"}},
+		"429 without number": {status: 429, header: map[string]string{"Retry-After": "soon"}, body: null, code: rpc.CodeOverloaded, ran: "no", text: []string{"429", "own words"}, retry: 5000},
 		"500":                {status: 500, body: strings.Repeat("é", 300), code: rpc.CodeInternal, ran: "maybe", text: []string{"500 Internal Server Error: éé"}},
 		"500 of its own":     {status: 500, body: own, code: -32000, text: []string{"own words"}},
 		"502":                {status: 502, header: map[string]string{"Content-Type": "text/html"}, body: "<html>bad</html>", code: rpc.CodeUnavailable, ran: "maybe", text: []string{"502 Bad Gateway"}},

@@ -39,6 +39,9 @@ func (c *Conn) listen(ctx context.Context, s *session) {
 		case err == nil:
 			if gap && in.id == "" { // the server does not repeat what it sent in between
 				c.notifier.notification(listChanged, nil)
+				if c.gap != nil {
+					c.gap()
+				}
 			}
 			opened = true
 			in.reset(body)

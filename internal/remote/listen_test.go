@@ -191,10 +191,11 @@ func TestListenGap(t *testing.T) {
 					<-r.Context().Done()
 				}
 				var notes notifications
-				c := m.connect(Config{OnNotification: notes.add})
+				var gaps atomic.Int32
+				c := m.connect(Config{OnNotification: notes.add, OnGap: func() { gaps.Add(1) }})
 				time.Sleep(5 * time.Second)
-				if got := notes.list(); !slices.Equal(got, tt.want) {
-					t.Errorf("%q", got)
+				if got := notes.list(); !slices.Equal(got, tt.want) || gaps.Load() != 1 {
+					t.Errorf("%q, %d gaps", got, gaps.Load())
 				}
 				c.end(t)
 			})

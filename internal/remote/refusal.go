@@ -117,6 +117,10 @@ func refusesCaller(code int) bool {
 	return false
 }
 
+// rateLimitPause is when a call that was refused with 429 may be repeated if the server does not state it: callers repeat a call at
+// once that a bridge has no room for.
+const rateLimitPause = 5 * time.Second
+
 // refusedError returns the error for a refusal.
 func (e *endpoint) refusedError(pc *pendingCall, r *refusal) *rpc.Error {
 	line := statusLine(r.status)
@@ -124,6 +128,9 @@ func (e *endpoint) refusedError(pc *pendingCall, r *refusal) *rpc.Error {
 	d := rpc.Details{Ran: ran, Status: line, Reason: line, RetryAfterMS: r.retry.Milliseconds()}
 	if code == rpc.CodeUnavailable && ran == rpc.RanNo { // the same request would be refused again
 		d.State = string(heartbeat.Failed)
+	}
+	if code == rpc.CodeOverloaded && d.RetryAfterMS == 0 {
+		d.RetryAfterMS = rateLimitPause.Milliseconds()
 	}
 	if code == rpc.CodeTooLarge {
 		d.Size = int64(len(pc.body))

@@ -87,8 +87,8 @@ func (s *session) header(accept string) http.Header {
 }
 
 // lostBy reports whether r, the answer to the request id, means that the server has lost s: a 404, as specified by MCP, unless
-// it reports an unknown method; or a 400 that mentions the session, as many servers answer after a restart. An answer with the
-// request's id is the request's own fault, unless its code is one that servers use for a lost session.
+// it reports an unknown method; a 400 that mentions the session, as many servers answer after a restart; or the 401 of rmcp. An
+// answer with the request's id is the request's own fault, unless its code is one that servers use for a lost session.
 func (s *session) lostBy(r *refusal, id uint64) bool {
 	if s == nil || s.id == "" {
 		return false
@@ -104,6 +104,8 @@ func (s *session) lostBy(r *refusal, id uint64) bool {
 	case http.StatusBadRequest:
 		text := bytes.ToLower(r.raw)
 		return bytes.Contains(text, []byte("session")) || bytes.Contains(text, []byte("not initialized"))
+	case http.StatusUnauthorized:
+		return bytes.Contains(bytes.ToLower(r.raw), []byte("session not found"))
 	}
 	return false
 }

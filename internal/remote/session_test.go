@@ -38,6 +38,7 @@ func TestReopen(t *testing.T) {
 		"400 everything": loses(400, `{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}}`),
 		"400 of the SDK": loses(400, `{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: Server not initialized"},"id":null}`),
 		"400 as text":    loses(400, "Invalid session ID"),
+		"401 of rmcp":    loses(401, "Unauthorized: Session not found"),
 	} {
 		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { reopen(t, lose) }) })
 	}

@@ -127,8 +127,9 @@ func (r *retries) next(c *Client, t *target, a *attempt) step {
 		if d.Ran == rpc.RanNo && d.RetryAfterMS >= 0 && d.RetryAfterMS <= maxPause.Milliseconds() && r.made < len(pauses) {
 			return afterPause
 		}
-	case rpc.CodeExited, rpc.CodeTimeout, rpc.CodeInternal, rpc.CodeCancelled: // by another than the caller, for whom ask ends
-		if d.Ran != rpc.RanNo && r.made < maxRepeats && t.repeatable() {
+	case rpc.CodeExited, rpc.CodeTimeout, rpc.CodeInternal, rpc.CodeUnavailable, rpc.CodeCancelled: // by another than the caller, for whom ask ends
+		r.pause = max(r.pause, time.Duration(d.RetryAfterMS)*time.Millisecond)
+		if d.Ran != rpc.RanNo && r.made < maxRepeats && r.pause <= maxPause && t.repeatable() {
 			if r.mayHave == nil {
 				r.mayHave = a.err
 			}

@@ -69,6 +69,8 @@ func TestTryingAgain(t *testing.T) {
 		ownUnknown = `"error":{"code":-32601,"message":"its own","data":{"kind":"method_not_found","ran":"no"}}`
 		ownFull    = `"error":{"code":-32005,"message":"its own","data":{"kind":"overloaded","ran":"no","retry_after_ms":1}}`
 		ownExited  = `"error":{"code":-32000,"message":"its own","data":{"kind":"extension_exited","ran":"maybe"}}`
+		proxied    = `"error":{"code":-32003,"message":"502","data":{"kind":"unavailable","ran":"maybe","status":"502 Bad Gateway"}}`
+		proxyLater = `"error":{"code":-32003,"message":"503","data":{"kind":"unavailable","ran":"maybe","retry_after_ms":60000}}`
 		done       = `"result":true`
 	)
 	for _, tt := range []struct {
@@ -95,6 +97,9 @@ func TestTryingAgain(t *testing.T) {
 		{"a breaker that is open for long", "plain", "l", 1, rpc.CodeBreakerOpen, 0},
 		{"a time before now", "plain", "hd", 1, rpc.CodeOverloaded, 0},
 		{"a time beyond all", "plain", "Hd", 1, rpc.CodeOverloaded, 0},
+		{"a proxy without a server", "read", "ppd", 3, 0, 0},
+		{"a proxy without a server, and not repeatable", "plain", "pd", 1, rpc.CodeUnavailable, 0},
+		{"a proxy that says when", "read", "Pd", 1, rpc.CodeUnavailable, 0},
 		{"gone", "plain", "ggd", 3, 0, 50 * time.Millisecond},
 		{"it ran, perhaps, and then it had failed", "read", "eF", 2, rpc.CodeExited, 0},
 		{"it ran, perhaps, and then it was overloaded", "read", "ef", 4, rpc.CodeExited, 0},
@@ -104,7 +109,7 @@ func TestTryingAgain(t *testing.T) {
 			answer = func(try int32) string {
 				c := tt.answers[min(int(try), len(tt.answers))-1]
 				return map[byte]string{'e': exited, 'o': own, 'u': unknown, 'f': overloaded, 'l': later, 'h': hostile, 'H': strings.ReplaceAll(hostile, "-9", "9"), 'g': gone, 'd': done,
-					'F': failed, '1': ownGone, '2': ownUnknown, '3': ownFull, '4': ownExited}[c]
+					'F': failed, 'p': proxied, 'P': proxyLater, '1': ownGone, '2': ownUnknown, '3': ownFull, '4': ownExited}[c]
 			}
 			began := time.Now()
 			_, err := client.Call(t.Context(), "ext_x_"+tt.tool, nil)
