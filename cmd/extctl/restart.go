@@ -246,7 +246,7 @@ func (r *rolling) run(ctx context.Context, spots []spot) error {
 	})
 	if len(spots) == 0 && gated.id != "" && len(r.failed) == 0 {
 		return fail(exitUnavailable, "%s is not started, because a requirement is missing: %s", gated.id, terminal.Clean(gated.reason)).
-			with("then check the requirements again with: extctl reload", map[string]any{"state": heartbeat.Gated})
+			with("then check the requirements again with: extctl reload; for a variable, restart the bridge with it", map[string]any{"state": heartbeat.Gated})
 	}
 	// Those that are not ready come first: if they do not come back, the ready ones go on.
 	slices.SortStableFunc(spots, func(a, b spot) int { return rank(a) - rank(b) })

@@ -73,7 +73,8 @@ type progress struct {
 	catalog  *mesh.Catalog
 	info     wire.Host       // the bridge's report
 	reported bool            // the report has arrived
-	printed  map[string]bool // ids of extensions, and problems
+	printed  map[string]bool // ids of extensions
+	problems map[string]bool // the lines of the last report
 }
 
 // settle prints the extensions as they start, until all have started or failed, or settleTimeout has passed since the
@@ -140,14 +141,17 @@ func (p *progress) readHost() {
 			continue
 		}
 		p.info, p.reported = h, true
+		problems := map[string]bool{}
 		for _, problem := range h.Problems {
 			line := fmt.Sprintf("%-9s %s", problem.Kind, terminal.Clean(strings.TrimSpace(problem.ID+" "+problem.Path+": "+problem.Message)))
-			if problem.Kind == "gated" || p.printed[line] { // gated extensions are printed as extensions
+			if problem.Kind == "gated" { // gated extensions are printed as extensions
 				continue
 			}
-			p.printed[line] = true
-			p.printf("%s", line)
+			if problems[line] = true; !p.problems[line] {
+				p.printf("%s", line)
+			}
 		}
+		p.problems = problems
 	}
 }
 

@@ -75,7 +75,7 @@ func (c *control) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, 
 	case "restart":
 		if gated := targets[0].workload.gated; !slices.ContainsFunc(targets, func(s *instance) bool { return s.workload.gated == "" }) {
 			return nil, rpc.NewError(rpc.CodeUnavailable, rpc.Details{Ran: rpc.RanNo, State: string(heartbeat.Gated)},
-				"%s is gated: %s; reload checks its requirements again", targets[0].workload.id(), gated)
+				"%s is gated: %s; reload checks its requirements again, but for a variable the bridge must be restarted with it", targets[0].workload.id(), gated)
 		}
 		targets = slices.DeleteFunc(targets, func(s *instance) bool { return s.workload.gated != "" })
 		return applyToEach(targets, func(s *instance) { c.restart(s, t.DrainMS) }), nil

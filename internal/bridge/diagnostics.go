@@ -23,7 +23,7 @@ func (pl *planner) isNew(p *plan, of, what string) bool {
 
 // addDiagnostic logs d, unless Quiet leaves it to the caller, and adds an error to the host's problems.
 func (pl *planner) addDiagnostic(p *plan, d manifest.Diagnostic) {
-	printed := pl.cfg.Quiet && (d.Level == manifest.Error || d.Key == "extensions.search_paths")
+	printed := pl.cfg.Quiet && (d.Level == manifest.Error || d.Key == "extensions.search_paths" && len(pl.config().SearchPaths) == 1)
 	if pl.isNew(p, "finding", d.String()) && !printed {
 		switch d.Level {
 		case manifest.Error:

@@ -27,7 +27,8 @@ const MaxWatches = 65_536
 const DefaultDebounce = 500 * time.Millisecond
 
 // pollEvery is the interval at which the roots themselves are checked, because no watch covers them: a root may be
-// created later, moved with its parents, or be a link that changes with each release. If the system does not watch a
+// created later, moved with its parents, or be a link that changes with each release. The times of the manifests are checked,
+// too, because some file systems report no changes made elsewhere (NFS, Windows's in WSL). If the system does not watch a
 // directory, everything is read again at this interval.
 const pollEvery = 2 * time.Second
 
@@ -85,11 +86,12 @@ type watcher struct {
 
 	fs    *fsnotify.Watcher // nil if the system has no more
 	roots []root
-	dirs  map[string]bool // directories watched
-	links map[string]bool // links followed, and the files they lead to
-	files map[string]sum  // manifests and sidecars
-	again bool            // the last walk was incomplete, or not everything is watched
-	delay time.Duration   // from an event to the next walk
+	dirs  map[string]bool  // directories watched
+	links map[string]bool  // links followed, and the files they lead to
+	files map[string]sum   // manifests and sidecars
+	seen  map[string]stamp // of roots and files, at the last walk
+	again bool             // the last walk was incomplete, or not everything is watched
+	delay time.Duration    // from an event to the next walk
 }
 
 func newWatcher(opt WatchOptions, report func([]Change)) *watcher {
@@ -118,7 +120,7 @@ func (w *watcher) run(ctx context.Context) {
 		case <-failures: // most likely an overflow: events are missing
 			changed = true
 		case <-poll.C:
-			changed = w.again || w.rootsMoved()
+			changed = w.again || w.rootsMoved() || !maps.Equal(w.seen, w.stamps())
 		case <-due:
 			due = nil
 			if changes := w.rescan(ctx); len(changes) > 0 && ctx.Err() == nil {
@@ -160,10 +162,33 @@ func (w *watcher) rootsMoved() bool {
 	return !slices.EqualFunc(now, w.roots, func(a, b root) bool { return a.dir == b.dir && os.SameFile(a.info, b.info) })
 }
 
+// stamp is what changes with a file or with the entries of a directory.
+type stamp struct {
+	size int64
+	mod  time.Time
+}
+
+// stamps returns the stamps of the roots, and of the manifests and sidecars.
+func (w *watcher) stamps() map[string]stamp {
+	out := make(map[string]stamp, len(w.roots)+len(w.files))
+	add := func(path string) {
+		if info, err := os.Stat(path); err == nil {
+			out[path] = stamp{info.Size(), info.ModTime()}
+		}
+	}
+	for _, r := range w.roots {
+		add(r.dir)
+	}
+	for path := range w.files {
+		add(path)
+	}
+	return out
+}
+
 // rescan walks the roots and returns the changes since the last time. It watches each directory before reading it, so
 // that no change between the two is lost.
 func (w *watcher) rescan(ctx context.Context) []Change {
-	began := time.Now()
+	began, before := time.Now(), w.stamps()
 	w.close()
 	w.again = false
 	var err error
@@ -181,7 +206,14 @@ func (w *watcher) rescan(ctx context.Context) []Change {
 	// If a walk is slow, because of the size or the disk, wait long enough that most of the time is not spent walking. A host
 	// that was suspended during the walk has no reason to wait longer.
 	w.delay = max(w.opt.Debounce, min(4*time.Since(began), maxDelay))
-	return w.compare(files, partial)
+	changes := w.compare(files, partial)
+	w.seen = w.stamps()
+	for path := range w.seen {
+		if s, ok := before[path]; ok { // it may have changed after it was read
+			w.seen[path] = s
+		}
+	}
+	return changes
 }
 
 // watch adds a watch. dir may have been removed; the watch of its parent reports that.

@@ -2,7 +2,9 @@ package discovery
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -270,6 +272,40 @@ func TestWatchTooMany(t *testing.T) {
 	w.want("changed 4/plugin.toml")
 	w.do(os.Remove(w.path("3/plugin.toml")))
 	w.want("removed 3/plugin.toml")
+}
+
+// TestStamps: the times of manifests and roots show changes of which the system sends no events.
+func TestStamps(t *testing.T) {
+	root := t.TempDir()
+	path := filepath.Join(root, "a", manifest.FileName)
+	write := func(text string) {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("one")
+	w := newWatcher(WatchOptions{Roots: []string{root}}, nil)
+	defer w.close()
+	for _, change := range []func(){
+		func() { write("three") },
+		func() { path = filepath.Join(root, "b", manifest.FileName); write("new") },
+		func() {
+			if err := os.RemoveAll(filepath.Dir(path)); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		past := time.Now().Add(-time.Hour) // the clock of the file system may be coarse
+		if err := os.Chtimes(root, past, past); err != nil {
+			t.Fatal(err)
+		}
+		if w.rescan(t.Context()); !maps.Equal(w.seen, w.stamps()) {
+			t.Errorf("without a change: %v, %v", w.seen, w.stamps())
+		}
+		if change(); maps.Equal(w.seen, w.stamps()) {
+			t.Errorf("after a change: %v", w.seen)
+		}
+	}
 }
 
 func TestWatchEnds(t *testing.T) {
