@@ -180,3 +180,15 @@ func TestDoctorInParallel(t *testing.T) {
 		t.Errorf("%d were tested at a time, want %d", peak, most)
 	}
 }
+
+// TestDoctorSecretsFlag: with --secrets, doctor applies the mode of a bridge that was started with that flag.
+func TestDoctorSecretsFlag(t *testing.T) {
+	t.Setenv("DOCTOR_TEST_TOKEN", "hunter22hunter22")
+	dir := extensionDir(t, map[string]string{"a": "[plugin]\nid = \"a\"\nversion = \"1.0.0\"\n[capabilities]\ntools = [\"x\"]\n[transport]\ntype = \"stdio\"\ncommand = \"sh\"\nenv = {TOKEN = \"${env:DOCTOR_TEST_TOKEN}\"}\n"})
+	for mode, want := range map[string]string{"inherit": "1 ok", "granted": "not granted", "open": `"open" is not a mode`} {
+		_, stdout, stderr := extctl(t.Context(), "nats://127.0.0.1:1", "doctor", "--search-path", dir, "--secrets", mode)
+		if !strings.Contains(stdout+stderr, want) {
+			t.Errorf("--secrets %s: %s%s", mode, stdout, stderr)
+		}
+	}
+}

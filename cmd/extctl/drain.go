@@ -32,7 +32,8 @@ func drainCmd(a *app) *cobra.Command {
 		Use:   "drain [ID]",
 		Short: "Stop new calls to an extension's instances, or to a host; calls in progress finish",
 		Long: `Stop new calls to the instances of an extension, or with --host to everything that a bridge runs. Calls in progress
-finish; new ones go to other instances. It lasts until extctl undrain or extctl restart, or until the bridge restarts.
+finish; the command does not wait for them (extmesh_bridge_inflight_calls is 0 when they have). New ones go to other
+instances. It lasts until extctl undrain or extctl restart, or until the bridge restarts.
 
 If no other instance of an extension is ready, calls to it would fail; that requires --yes.`,
 		Example: "  extctl drain weather --bridge web-1\n  extctl drain --host web-1",
@@ -288,7 +289,7 @@ func restartEach(ctx context.Context, s *session, spots []spot, failed failures)
 	var wg sync.WaitGroup
 	for n, p := range spots {
 		wg.Go(func() { // ends with ctx
-			errs[n] = requestBridge[operated](ctx, s, p.bridge, "restart", map[string]string{"id": p.id, "instance": p.instance}).err
+			errs[n] = requestBridge[operated](ctx, s, p.bridge, "restart", map[string]any{"id": p.id, "instance": p.instance, "drain_ms": drainLimit.Milliseconds()}).err
 		})
 	}
 	wg.Wait()

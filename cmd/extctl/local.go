@@ -26,13 +26,15 @@ import (
 
 // hostFlags are the flags that locate the extensions of this host.
 type hostFlags struct {
-	config string
-	search []string
+	config  string
+	search  []string
+	secrets string
 }
 
 func (f *hostFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.config, "config", "", "extensions.yaml `FILE` (default "+config.DefaultPath+" if it exists)")
 	cmd.Flags().StringArrayVar(&f.search, "search-path", nil, "look for extensions in `DIR` instead of the file's search_paths; may be repeated")
+	cmd.Flags().StringVar(&f.secrets, "secrets", "", "`MODE` of secrets of a bridge that was started with this flag, instead of the file's: inherit or granted")
 }
 
 // localHost is this host with its configuration.
@@ -61,6 +63,13 @@ func (f hostFlags) readHost(mesh gate.Credentials) localHost {
 	settings, diags := config.Load(h.path, f.config != "")
 	if len(f.search) > 0 {
 		settings.SearchPaths = f.search
+	}
+	switch mode := config.Secrets(f.secrets); mode {
+	case "":
+	case config.SecretsInherit, config.SecretsGranted:
+		settings.Secrets = mode
+	default:
+		diags = append(diags, manifest.Diagnostic{Level: manifest.Error, Path: "--secrets", Message: fmt.Sprintf("%q is not a mode; want inherit or granted", f.secrets)})
 	}
 	h.diags = diags
 	return h.with(bridge.Config{Settings: settings, Version: daemon.Version(), StateDir: bridge.DefaultStateDir(), Environ: os.Environ(), Mesh: mesh})

@@ -12,7 +12,7 @@ var version string
 // built from, else "devel".
 func Version() string {
 	if version != "" {
-		return version
+		return strings.TrimPrefix(version, "v") // of a git tag
 	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
