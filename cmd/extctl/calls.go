@@ -206,7 +206,7 @@ func clockTime(at, now time.Time) string {
 // durationText is a duration with three digits.
 func durationText(d time.Duration) string {
 	switch {
-	case d < time.Second:
+	case d < 999500*time.Microsecond: // what is more has four digits
 		return fmt.Sprintf("%.3g ms", float64(d)/float64(time.Millisecond))
 	case d < 10*time.Minute:
 		return fmt.Sprintf("%.3g s", d.Seconds())

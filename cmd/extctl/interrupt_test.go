@@ -68,11 +68,11 @@ func TestStaleness(t *testing.T) {
 		{health.StaleAfter, ""},
 		{health.StaleAfter + time.Second, "no registry is leading; the catalog is 11s old"},
 		{health.StaleAfter + time.Minute, ""},
-		{time.Second, "a registry is leading again"},
+		{time.Second, "the catalog is maintained again"},
 		{0, ""},
 		{time.Hour, "no registry is leading"},
 	} {
-		if got := s.note(step.age); step.want == "" && got != "" || !strings.Contains(got, step.want) {
+		if got := s.note(step.age, true); step.want == "" && got != "" || !strings.Contains(got, step.want) {
 			t.Errorf("at %s: %q, want %q", step.age, got, step.want)
 		}
 	}

@@ -141,19 +141,25 @@ func (s logsCommand) run(ctx context.Context) error {
 	live := make(chan *nats.Msg, 1024)
 	closed := s.nc.StatusChanged(nats.CLOSED)
 	defer s.nc.RemoveStatusListener(closed)
+	ids := s.want.ids
+	s.want.ids = slices.DeleteFunc(slices.Clone(ids), func(id string) bool { // a bridge returns the lines of members with those of their parent
+		return slices.ContainsFunc(ids, func(parent string) bool { return strings.HasPrefix(id, parent+".") })
+	})
 	for _, id := range s.want.ids {
-		var cancel context.CancelFunc
-		ctx, cancel = s.denied.watch(ctx, s.prefix.Log(id)+`"`)
-		defer cancel()
-		if !s.want.follow {
-			continue
+		for _, subject := range []string{s.prefix.Log(id), s.prefix.Log(id) + ".>"} { // and of its members
+			var cancel context.CancelFunc
+			ctx, cancel = s.denied.watch(ctx, subject+`"`)
+			defer cancel()
+			if !s.want.follow {
+				continue
+			}
+			// Before the stored lines are read, so that no line is missed.
+			sub, err := s.nc.ChanSubscribe(subject, live)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = sub.Unsubscribe() }() // fails only if the connection is closed
 		}
-		// Before the stored lines are read, so that no line is missed.
-		sub, err := s.nc.ChanSubscribe(s.prefix.Log(id), live)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = sub.Unsubscribe() }() // fails only if the connection is closed
 	}
 	past, failed, err := s.past(ctx)
 	if err != nil {
@@ -279,7 +285,7 @@ func (s logsCommand) print(l logLine) error {
 	if s.json {
 		return s.printJSON(l)
 	}
-	_, err := fmt.Fprintln(s.stdout, logText(l, len(s.want.ids) > 1, s.want.timestamps, time.Now()))
+	_, err := fmt.Fprintln(s.stdout, logText(l, len(s.want.ids) > 1 || l.ID != s.want.ids[0], s.want.timestamps, time.Now()))
 	return err
 }
 

@@ -124,7 +124,15 @@ func awaitReadyIf(ctx context.Context, s *session, wait bool, id string) error {
 func restartAtOnce(ctx context.Context, s *session, o restartOptions, id string, bridges []string) error {
 	asking, cancel := context.WithTimeout(ctx, requestLimit(s))
 	defer cancel()
-	before, _ := instancesOf(asking, s, id) // without it, the catalog is not waited for
+	ids := []string{id} // and its members
+	if spots, _, err := spotsOn(asking, s, bridges, id); err == nil {
+		for _, p := range spots {
+			ids = append(ids, p.id)
+		}
+	}
+	slices.Sort(ids)
+	ids = slices.Compact(ids)
+	before, _ := instancesOf(asking, s, ids...) // without it, the catalog is not waited for
 	answers, failed, err := askBridges[operated](asking, s, bridges, "restart", o.params(id))
 	if err != nil {
 		return err
@@ -141,9 +149,11 @@ func restartAtOnce(ctx context.Context, s *session, o restartOptions, id string,
 			}
 		}
 	}
-	awaitShown(ctx, s, id, pending, ranSince)
-	if err := awaitReadyIf(ctx, s, o.wait, id); err != nil {
-		return err
+	awaitShown(ctx, s, ids, pending, ranSince)
+	for _, id := range ids {
+		if err := awaitReadyIf(ctx, s, o.wait, id); err != nil {
+			return err
+		}
 	}
 	if s.json {
 		printed = printOperated(s, answers, failed, "restarting")
@@ -151,16 +161,18 @@ func restartAtOnce(ctx context.Context, s *session, o restartOptions, id string,
 	return printed
 }
 
-// instancesOf reads the instances of an extension from the catalog, by their names.
-func instancesOf(ctx context.Context, s *session, id string) (map[string]wire.InstanceState, error) {
-	c, err := s.oneExtension(ctx, id)
-	if err != nil {
-		return nil, err
-	}
+// instancesOf reads the instances of extensions from the catalog, by their names.
+func instancesOf(ctx context.Context, s *session, ids ...string) (map[string]wire.InstanceState, error) {
 	out := map[string]wire.InstanceState{}
-	if e, ok := c.Get(id); ok && e.State != nil {
-		for _, i := range e.State.Instances {
-			out[i.Instance] = i
+	for _, id := range ids {
+		c, err := s.oneExtension(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		if e, ok := c.Get(id); ok && e.State != nil {
+			for _, i := range e.State.Instances {
+				out[i.Instance] = i
+			}
 		}
 	}
 	return out, nil
@@ -175,13 +187,13 @@ const (
 // awaitShown waits until the catalog shows all instances in pending as shown wants, which compares their states before and
 // now. If it does not in time, for example because no registry is running, that is printed: the restarts have been
 // requested.
-func awaitShown(ctx context.Context, s *session, id string, pending map[string]wire.InstanceState, shown func(was, is wire.InstanceState) bool) bool {
+func awaitShown(ctx context.Context, s *session, ids []string, pending map[string]wire.InstanceState, shown func(was, is wire.InstanceState) bool) bool {
 	limited, cancel := context.WithTimeout(ctx, shownTimeout)
 	defer cancel()
 	tick := time.NewTicker(shownPoll)
 	defer tick.Stop()
 	for {
-		now, err := instancesOf(limited, s, id)
+		now, err := instancesOf(limited, s, ids...)
 		maps.DeleteFunc(pending, func(name string, was wire.InstanceState) bool {
 			return err == nil && shown(was, now[name])
 		})
@@ -302,7 +314,7 @@ func (r *rolling) one(ctx context.Context, p spot, spots []spot) error {
 	}
 	r.states[p.instance] = heartbeat.Ready
 	if was, ok := before[p.instance]; ok && !r.unshown {
-		r.unshown = !awaitShown(ctx, r.s, p.id, map[string]wire.InstanceState{p.instance: was}, func(was, is wire.InstanceState) bool {
+		r.unshown = !awaitShown(ctx, r.s, []string{p.id}, map[string]wire.InstanceState{p.instance: was}, func(was, is wire.InstanceState) bool {
 			return ranSince(was, is) && is.State == heartbeat.Ready
 		})
 	}

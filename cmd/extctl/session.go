@@ -168,7 +168,11 @@ func (s *session) extension(ctx context.Context, id string) (*mesh.Catalog, mesh
 
 // warnIfOld warns if no registry maintains the catalog of this age.
 func (s *session) warnIfOld(age time.Duration) {
-	if age > health.StaleAfter && !s.json {
+	switch {
+	case s.json || age <= health.StaleAfter:
+	case !s.nc.IsConnected():
+		fmt.Fprintf(s.stderr, "extctl: warning: the connection to NATS is down; the catalog %s and may be out of date\n", health.Age(age))
+	default:
 		fmt.Fprintf(s.stderr, "extctl: warning: no registry is leading; the catalog %s and may be out of date\n", health.Age(age))
 	}
 }
@@ -240,7 +244,9 @@ func (s *session) request(ctx context.Context, subject, peer, method string, par
 		return nil, fail(exitUnavailable, "%s is not available: no subscriber on %s", peer, subject)
 	case errors.Is(err, context.DeadlineExceeded) && endedBy(ctx) == nil:
 		text := fmt.Sprintf("%s did not answer the request %s within %s", peer, method, roundTime(time.Since(began)))
-		return nil, &failure{code: exitTimeout, err: &reworded{text, err}, hint: "--timeout DURATION gives it longer"}
+		return nil, &reworded{text, err} // explainTimeout adds a hint if the command has a limit
+	case errors.Is(err, nats.ErrReconnectBufExceeded):
+		return nil, fail(exitNoNATS, "%s: request %s: the connection to NATS is down", peer, method).with("it is made again as soon as NATS is back", nil)
 	case err != nil:
 		return nil, fmt.Errorf("%s: request %s: %w", peer, method, cmp.Or(endedBy(ctx), err))
 	}

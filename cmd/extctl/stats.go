@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -234,13 +235,21 @@ func (s statsCommand) run(ctx context.Context) error {
 	return out.Failed.report(s.app)
 }
 
+// rateText is a number per second: a whole one from a thousand on, below that one with a decimal.
+func rateText(x float64) string {
+	if x >= 1000 {
+		return strconv.FormatFloat(x, 'f', 0, 64)
+	}
+	return strconv.FormatFloat(math.Round(10*x)/10, 'f', -1, 64)
+}
+
 // table is a table with a row for each extension, or for each tool.
 func (s statsCommand) table(out statsJSON) *terminal.Table {
 	names := []string{"EXTENSION", "TOOL", "CALLS", "ERRORS", "ERRORS %", "P50", "P99"}
 	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
 	if out.IntervalMS > 0 {
 		names[2], names[3] = "CALLS/S", "ERRORS/S"
-		number = func(n uint64) string { return fmt.Sprintf("%.4g", float64(n)*1000/float64(out.IntervalMS)) }
+		number = func(n uint64) string { return rateText(float64(n) * 1000 / float64(out.IntervalMS)) }
 	}
 	if !s.tools() {
 		names = slices.Delete(names, 1, 2)

@@ -59,7 +59,7 @@ func (w *watcher) watchAge(ctx context.Context) (stop func()) {
 		if id, _ := w.catalog.Revision(); id == "" { // the catalog has not been loaded yet
 			return
 		}
-		if text := s.note(w.catalog.Age()); text != "" {
+		if text := s.note(w.catalog.Age(), w.nc.IsConnected()); text != "" {
 			w.warn(text)
 		}
 	})
@@ -88,16 +88,19 @@ func every(ctx context.Context, interval time.Duration, f func()) (stop func()) 
 type staleness struct{ warned bool }
 
 // note returns the message for a catalog of this age, or "" if nothing has changed.
-func (s *staleness) note(age time.Duration) string {
+func (s *staleness) note(age time.Duration, connected bool) string {
 	old := age > health.StaleAfter
 	if old == s.warned {
 		return ""
 	}
 	s.warned = old
-	if old {
+	switch {
+	case old && !connected:
+		return fmt.Sprintf("extctl: warning: the connection to NATS is down; the catalog %s and changes are not shown", health.Age(age))
+	case old:
 		return fmt.Sprintf("extctl: warning: no registry is leading; the catalog %s and changes are not shown", health.Age(age))
 	}
-	return "extctl: a registry is leading again"
+	return "extctl: the catalog is maintained again"
 }
 
 // warn prints a line on stderr.

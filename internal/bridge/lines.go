@@ -16,9 +16,10 @@ const (
 
 // Line is one line of a child's output.
 type Line struct {
-	At     time.Time
-	Text   string
-	Stream string // stdout, or empty for stderr
+	At      time.Time
+	Text    string
+	Stream  string // stdout, or empty for stderr
+	Dropped int    // the number of lines that it stands for; 0: it is a line
 }
 
 // ring keeps the last lines of one instance.

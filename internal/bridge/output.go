@@ -23,19 +23,19 @@ func (s *instance) handleStderr(line string) {
 
 // keepLine stores and publishes a line for extctl logs. dropped is the number of lines that it stands for.
 func (s *instance) keepLine(line, stream string, dropped int) {
-	l := Line{At: time.Now(), Text: line, Stream: stream}
+	l := Line{At: time.Now().UTC(), Text: line, Stream: stream, Dropped: dropped}
 	s.lines.add(l)
-	out := s.logLine(l)
-	if out.TS, out.Dropped = l.At.UTC(), dropped; dropped > 0 {
-		out.Line = ""
-	}
-	s.publishLine(out)
+	s.publishLine(s.logLine(l))
 }
 
 // logLine is a line as it is returned and published.
 func (s *instance) logLine(l Line) logLine {
 	a := s.mesh.Announced()
-	return logLine{ID: a.ID, Bridge: a.Bridge, Replica: a.Replica, Instance: s.mesh.Instance(), TS: l.At, Stream: l.Stream, Line: l.Text}
+	out := logLine{ID: a.ID, Bridge: a.Bridge, Replica: a.Replica, Instance: s.mesh.Instance(), TS: l.At, Stream: l.Stream, Line: l.Text, Dropped: l.Dropped}
+	if l.Dropped > 0 {
+		out.Line = ""
+	}
+	return out
 }
 
 // droppedLines returns the number of dropped lines that package child reports with this line; 0 for other lines.

@@ -77,7 +77,7 @@ func TestCleanCut(t *testing.T) {
 		t.Errorf("noise is logged as %q", got)
 	}
 	if got := s.lines.last(0); len(got) != 1 || got[0].Stream != "stdout" || strings.Contains(got[0].Text, "secret") || !strings.HasPrefix(got[0].Text, "[MY_TOKEN] [MY_TOKEN]") {
-		t.Errorf("noise is kept as %q", got)
+		t.Errorf("noise is kept as %+v", got)
 	}
 	if len(*published) != 1 || (*published)[0].Line != s.lines.last(0)[0].Text {
 		t.Errorf("noise is published as %v", *published)
@@ -110,7 +110,7 @@ func TestNoiseIsKept(t *testing.T) {
 			t.Fatalf("%d lines are kept, %d published", len(got), len(*published))
 		}
 		if got[0].Text != "debug 0" || got[199].Text != "debug 199" || got[200].Text != "[dropped 100 lines of stdout: too many]" || got[201].Text != "the last" {
-			t.Errorf("kept: %q", got[198:])
+			t.Errorf("kept: %+v", got[198:])
 		}
 		at := time.Date(2000, 1, 1, 0, 0, 1, 0, time.UTC)
 		want := []logLine{

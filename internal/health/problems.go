@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/instance"
 	"github.com/extmesh/extmesh/internal/registry"
 	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
@@ -34,6 +35,9 @@ type View struct {
 	Hosts      []wire.Host
 	Extensions []Extension
 }
+
+// rollingDrain is how long a rolling restart may drain an instance, which ends by itself.
+const rollingDrain = 30 * time.Second
 
 // recentRefusal is how long a refused message counts as a problem; the alert on refusals has the same time.
 const recentRefusal = 15 * time.Minute
@@ -135,10 +139,11 @@ func extensionProblem(e Extension, lost map[string]bool) (p Problem, ok bool) {
 		p.Level = level
 		p.Message = fmt.Sprintf("%s can be called, but not all its instances: %s", e.ID, text)
 	}
-	switch worst := worstInstance(instances); worst.State {
-	case heartbeat.Gated:
+	worst := worstInstance(instances)
+	switch isDrained := worst.Bridge != "" && worst.Reason == instance.ReasonDrain && time.Since(worst.Since) > rollingDrain; {
+	case worst.State == heartbeat.Gated:
 		p.Command = "extctl hosts --problems --bridge " + terminal.ShellWord(worst.Bridge)
-	case heartbeat.Draining:
+	case worst.State == heartbeat.Draining && isDrained:
 		p.Command = "extctl undrain " + terminal.ShellWord(e.ID)
 	}
 	return p, true
