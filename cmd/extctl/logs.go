@@ -141,10 +141,7 @@ func (s logsCommand) run(ctx context.Context) error {
 	live := make(chan *nats.Msg, 1024)
 	closed := s.nc.StatusChanged(nats.CLOSED)
 	defer s.nc.RemoveStatusListener(closed)
-	ids := s.want.ids
-	s.want.ids = slices.DeleteFunc(slices.Clone(ids), func(id string) bool { // a bridge returns the lines of members with those of their parent
-		return slices.ContainsFunc(ids, func(parent string) bool { return strings.HasPrefix(id, parent+".") })
-	})
+	s.want.ids = withoutMembers(s.want.ids) // a bridge returns their lines with those of their parent
 	for _, id := range s.want.ids {
 		for _, subject := range []string{s.prefix.Log(id), s.prefix.Log(id) + ".>"} { // and of its members
 			var cancel context.CancelFunc
@@ -200,6 +197,13 @@ func (s logsCommand) run(ctx context.Context) error {
 		}
 	}
 	return failed.exit()
+}
+
+// withoutMembers removes the members of the other extensions.
+func withoutMembers(ids []string) []string {
+	return slices.DeleteFunc(slices.Clone(ids), func(id string) bool {
+		return slices.ContainsFunc(ids, func(parent string) bool { return strings.HasPrefix(id, parent+".") })
+	})
 }
 
 // nothing is printed if there are no stored lines.

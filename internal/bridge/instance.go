@@ -110,11 +110,11 @@ var errDrain = errors.New(state.ReasonDrain)
 // in flight are complete.
 func (s *instance) drain() serving {
 	s.restartsWhenIdle.Store(false)
-	return s.stopServing()
+	return stopServing(s)
 }
 
-// stopServing drains the instance, for whatever purpose.
-func (s *instance) stopServing() serving {
+// stopServing drains an instance, for whatever purpose.
+func stopServing(s *instance) serving {
 	if !s.apply(state.Drain, "") { // it accepts no calls anyway
 		return serving{retired: alreadyClosed, idle: alreadyClosed}
 	}
@@ -132,7 +132,7 @@ func (s *instance) drainFirst(limit time.Duration) (restart func(context.Context
 	if !s.restartsWhenIdle.CompareAndSwap(false, true) {
 		return nil
 	}
-	idle := s.stopServing().idle
+	idle := stopServing(s).idle
 	return func(ctx context.Context) {
 		late := time.NewTimer(limit)
 		defer late.Stop()

@@ -46,9 +46,14 @@ type conn struct {
 	closed       bool
 	writers      sync.WaitGroup
 
-	deadlineMu sync.Mutex
-	deadline   time.Time // set by SetWriteDeadline
-	closing    bool
+	later laterWrites
+}
+
+// laterWrites is what was set for writes that have not begun.
+type laterWrites struct {
+	mu       sync.Mutex
+	deadline time.Time // set by SetWriteDeadline
+	closing  bool
 }
 
 func newConn(c net.Conn, limit time.Duration) *conn {
@@ -86,9 +91,9 @@ func (c *conn) Write(p []byte) (int, error) {
 	}
 	if !c.batching || len(p) > maxCopied {
 		c.flush()
-		c.deadlineMu.Lock()
-		until := c.deadline
-		c.deadlineMu.Unlock()
+		c.later.mu.Lock()
+		until := c.later.deadline
+		c.later.mu.Unlock()
 		c.write(p, until)
 		return len(p), nil
 	}
@@ -161,17 +166,17 @@ func (c *conn) SetDeadline(t time.Time) error {
 
 // SetWriteDeadline applies to later writes only, not to buffered messages.
 func (c *conn) SetWriteDeadline(t time.Time) error {
-	c.deadlineMu.Lock()
-	defer c.deadlineMu.Unlock()
-	c.deadline = t
+	c.later.mu.Lock()
+	defer c.later.mu.Unlock()
+	c.later.deadline = t
 	return nil
 }
 
 // setDeadline sets the deadline of the next write: until, or the limit.
 func (c *conn) setDeadline(until time.Time) {
-	c.deadlineMu.Lock()
-	defer c.deadlineMu.Unlock()
-	if c.closing { // Close has set it
+	c.later.mu.Lock()
+	defer c.later.mu.Unlock()
+	if c.later.closing { // Close has set it
 		return
 	}
 	if c.limit > 0 {
@@ -186,10 +191,10 @@ func (c *conn) setDeadline(until time.Time) {
 // closeTimeout.
 func (c *conn) Close() (err error) {
 	c.close.Do(func() {
-		c.deadlineMu.Lock()
-		c.closing = true
+		c.later.mu.Lock()
+		c.later.closing = true
 		c.Conn.SetWriteDeadline(time.Now().Add(closeTimeout))
-		c.deadlineMu.Unlock()
+		c.later.mu.Unlock()
 		c.mu.Lock()
 		c.flush()
 		c.closed = true

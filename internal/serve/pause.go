@@ -38,7 +38,7 @@ func (n *Publisher) pauseServices(until time.Time) (resume func()) {
 	}
 	return func() {
 		for _, s := range services {
-			if _, err := s.subscribeAgain(); err != nil {
+			if _, err := s.readd(); err != nil {
 				s.reportDenial(err.Error()) // attend tries again
 			}
 		}
@@ -62,7 +62,7 @@ func (s *service) pause() bool {
 
 // resume subscribes a paused service again, and waits until the server has processed that.
 func (s *service) resume() error {
-	added, err := s.subscribeAgain()
+	added, err := s.readd()
 	if added {
 		s.inst.pub.awaitSubscriptions()
 	}
@@ -76,18 +76,16 @@ func (n *Publisher) awaitSubscriptions() {
 	}
 }
 
-// subscribeAgain subscribes a paused service again, unless it has stopped finally since. After an error it is still paused.
-func (s *service) subscribeAgain() (added bool, err error) {
-	if added, err = s.readd(); err != nil {
-		err = fmt.Errorf("the service could not subscribe again: %w", err)
-		s.inst.pub.opt.Logger.Error("a service is not subscribed; retrying", "extension", s.inst.ID(), "error", err)
-	}
-	return added, err
-}
-
+// readd subscribes a paused service again, unless it has stopped finally since. After an error it is still paused.
 func (s *service) readd() (added bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("the service could not subscribe again: %w", err)
+			s.inst.pub.opt.Logger.Error("a service is not subscribed; retrying", "extension", s.inst.ID(), "error", err)
+		}
+	}()
 	if s.svc == nil || !s.paused {
 		return false, nil
 	}
