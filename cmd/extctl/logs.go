@@ -138,8 +138,7 @@ type logsCommand struct {
 }
 
 func (s logsCommand) run(ctx context.Context) error {
-	live := make(chan *nats.Msg, 1024)
-	closed := s.nc.StatusChanged(nats.CLOSED)
+	live, closed := make(chan *nats.Msg, 1024), s.nc.StatusChanged(nats.CLOSED)
 	defer s.nc.RemoveStatusListener(closed)
 	s.want.ids = withoutMembers(s.want.ids) // a bridge returns their lines with those of their parent
 	for _, id := range s.want.ids {
