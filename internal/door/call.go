@@ -137,7 +137,9 @@ func (c tools) callTool(q *request) ([]byte, *rpc.Error) {
 		return overloaded(&callee{name: name}, limit).to(q), nil
 	}
 	c.door.awaitReady(q.running.ctx)
-	if b := c.door.mesh.Load(); b != nil && !isLoaded(b.catalog) && !strings.Contains(name, "/") && name != toolSearch { // the catalog has not been read yet
+	b := c.door.mesh.Load()
+	unread := b == nil || !isLoaded(b.catalog) // and what it has of an earlier mesh can still be searched
+	if unread && !strings.Contains(name, "/") && (name != toolSearch || !c.door.isReady()) {
 		return unreachable(&callee{name: name}).to(q), nil
 	}
 	v := c.view.now.Load()

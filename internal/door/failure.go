@@ -159,7 +159,10 @@ func explainCode(t *callee, e *rpc.Error, d rpc.Details, timeout time.Duration, 
 		noun := cmp.Or(t.noun, "tool")
 		return fail(fmt.Sprintf("%s does not have the %s %s at the moment.", t.where(), noun, t.name), t.notRun(), "List the "+noun+"s again.")
 	case rpc.CodeUnavailable:
-		if d.Ran == rpc.RanMaybe { // the connection was closed
+		switch {
+		case d.Ran == rpc.RanMaybe && d.Status != "": // of a proxy before an HTTP server
+			return fail(fmt.Sprintf("The server of %s answered %s.", t.where(), firstLine(d.Status, 100)), t.repeat())
+		case d.Ran == rpc.RanMaybe: // the connection was closed
 			return fail(fmt.Sprintf("The connection to the tool mesh was lost while %s was running.", t.name), t.repeat())
 		}
 		return explainAbsence(t, d, now)

@@ -65,6 +65,7 @@ func TestFailures(t *testing.T) {
 		{"no such tool", made(rpc.CodeMethodNotFound, rpc.Details{Ran: no}, "no method")},
 		{"denied", errDenied},
 		{"connection closed", errors.New("nats: connection closed")},
+		{"a proxy without a server", made(rpc.CodeUnavailable, rpc.Details{Ran: maybe, Status: "502 Bad Gateway"}, "502")},
 		{"connection closed during the call", fmt.Errorf("%w: closed", made(rpc.CodeUnavailable, rpc.Details{Ran: maybe}, "no answer"))},
 	} {
 		for _, who := range []struct {

@@ -37,8 +37,8 @@ type Traffic struct {
 // lock that almost all methods of nats.Conn need, for seconds if the server or its host does not answer.
 func (t *Traffic) Dialing() bool { return t != nil && t.dialing.Load() }
 
-// SetWait limits how long a move waits for the requests in flight, and for the calls of each service; what is in flight longer is
-// lost. The default is 500 ms: new requests wait for as long.
+// SetWait limits how long a move waits for the calls of a service that are in flight; for all services, and the requests in
+// flight, it waits up to twice as long. What is in flight then is lost. The default is 500 ms: new requests wait for up to 1 s.
 func (t *Traffic) SetWait(d time.Duration) {
 	if t == nil {
 		return
@@ -122,13 +122,13 @@ func (t *Traffic) move(nc *nats.Conn, server string) {
 	defer close(gate)
 	defer t.gate.Store(nil)
 	var resumes []func()
-	limit := func() time.Time { return time.Now().Add(cmp.Or(t.wait, defaultWait)) }
-	t.services.Range(func(pause, _ any) bool {
-		resume := (*pause.(*func(time.Time) func()))(limit())
-		resumes = append(resumes, resume)
+	wait := cmp.Or(t.wait, defaultWait)
+	until := time.Now().Add(2 * wait)
+	t.services.Range(func(pause, _ any) bool { // one after the other, because they count the subscriptions
+		one := time.Now().Add(min(wait, time.Until(until)))
+		resumes = append(resumes, (*pause.(*func(time.Time) func()))(one))
 		return true
 	})
-	until := limit()
 	tick.Reset(time.Millisecond)
 	for t.requests.Load() > 0 && time.Now().Before(until) && !nc.IsClosed() {
 		<-tick.C

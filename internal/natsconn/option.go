@@ -36,12 +36,9 @@ func Option() nats.Option {
 			if subject, ok := deniedSubject(deniedPublish, err); ok {
 				d.traffic.denials.add(subject, time.Now())
 			}
-			switch {
-			case onError != nil:
+			if onError != nil {
 				onError(nc, s, err)
-			case s != nil: // as nats.go does without a handler
-				fmt.Fprintf(os.Stderr, "%v on connection [%s] for subscription on %q\n", err, nc.Opts.Name, s.Subject)
-			default:
+			} else { // nats.go's own handler would print it, too
 				fmt.Fprintf(os.Stderr, "%v on connection [%s]\n", err, nc.Opts.Name)
 			}
 		}

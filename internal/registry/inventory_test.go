@@ -238,7 +238,7 @@ func TestManifestOfAnnouncedService(t *testing.T) {
 			t.Error("the manifest counts instead of the announcement")
 		}
 		one.remove(declared.Ref())
-		time.Sleep(2 * time.Second)
+		time.Sleep(2 * time.Second) // fake time
 		if !announced() || !b.is("weather", heartbeat.Ready)() {
 			t.Error("the service was removed with its manifest")
 		}

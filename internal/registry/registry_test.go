@@ -193,7 +193,7 @@ func TestRepeatedHandshakeOfHigherVersion(t *testing.T) {
 		high.a.HandshakeHash = "another list"
 		high.announce()
 		for range 50 {
-			time.Sleep(100 * time.Millisecond)
+			time.Sleep(100 * time.Millisecond) // fake time
 			if s, _ := b.spec("weather"); !has() {
 				t.Fatalf("during the handshake, version %s is shown with %d tools", s.Version, len(s.Tools))
 			}

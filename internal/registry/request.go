@@ -32,7 +32,7 @@ type request struct {
 const (
 	maxLargeHandshakes = 1
 	maxLargeAnswer     = 16 << 20
-	maxPendingChunks   = 24 << 20 // a sender may be 8 MiB ahead of the acknowledgements
+	maxPendingChunks   = 24 << 20 // a sender may be 2 MiB ahead of the acknowledgements, an older one 8
 	largeTimeout       = 30 * time.Second
 	silenceTimeout     = 5 * time.Second // an instance sends a frame every 2 s
 	maxToolPages       = 100

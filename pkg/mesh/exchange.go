@@ -295,7 +295,7 @@ func (r *reception) chunk(m *nats.Msg) error {
 	switch err := r.c.nc.Publish(m.Reply, nil); {
 	case errors.Is(err, nats.ErrReconnectBufExceeded):
 		return r.lost()
-	case errors.Is(err, nats.ErrConnectionClosed):
+	case errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrConnectionDraining):
 		return r.closed()
 	case err != nil:
 		return fmt.Errorf("acknowledging a chunk of %s: %w", r.t.id, err)

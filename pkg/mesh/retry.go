@@ -190,11 +190,11 @@ func (c *Client) maxWait(t *target) time.Duration {
 
 // final returns the error of the call; a is its last attempt.
 func (r *retries) final(c *Client, t *target, a *attempt) error {
+	if e := a.mesh(); r.mayHave != nil && a.origin != byExtension && (e == nil || e.Details().Ran == rpc.RanNo) { // only the last attempt has not run
+		return r.mayHave
+	}
 	if r.unlisted != nil && (a.absent() || c.mayNotAddress(t)) {
 		return r.unlisted
-	}
-	if e := a.mesh(); r.mayHave != nil && e != nil && e.Details().Ran == rpc.RanNo { // only the last attempt has not run
-		return r.mayHave
 	}
 	switch {
 	case a.origin != byNATS:
@@ -210,6 +210,9 @@ func (r *retries) final(c *Client, t *target, a *attempt) error {
 func (c *Client) mayNotAddress(t *target) bool {
 	if t.to() == t.subject || c.traffic.Dialing() {
 		return false
+	}
+	if c.traffic.DeniedSince(t.to(), time.Now().Add(-deniedFor)) {
+		return true
 	}
 	err := c.nc.LastError()
 	return errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), `"`+t.subject+`.`)

@@ -17,6 +17,8 @@ import (
 
 	"github.com/extmesh/extmesh/internal/freeport"
 	"github.com/extmesh/extmesh/internal/natstest"
+	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -206,5 +208,37 @@ func TestClosedDuringCall(t *testing.T) {
 		if _, err := client.Call(t.Context(), "x/wait", nil); !errors.Is(err, nats.ErrConnectionClosed) {
 			t.Errorf("%s, another call: %v", name, err)
 		}
+	}
+}
+
+// TestClosedDuringRepeatableCall: a call of a tool that may be repeated is not reported as not run, only because the repetition is
+// not sent any more.
+func TestClosedDuringRepeatableCall(t *testing.T) {
+	b := newCatalogBed(t)
+	b.bucket()
+	b.put("spec.x", wire.Spec{ID: "x", Version: "1.0.0", Subject: "ext.x.rpc", Tools: []wire.Tool{{Name: "ext_x_read", Own: "read",
+		Extra: []wire.Member{{Key: "annotations", Value: json.RawMessage(`{"readOnlyHint":true}`)}}}}})
+	b.put("state.x", wire.StateDoc{State: heartbeat.Ready, Available: true})
+	catalog := b.follow(CatalogOptions{})
+	await(t, catalog, "it is there", has("x", heartbeat.Ready))
+	requested := make(chan struct{}, 1)
+	nc := b.connect()
+	if _, err := nc.Subscribe("ext.x.rpc", func(*nats.Msg) { requested <- struct{}{} }); err != nil { // it never answers
+		t.Fatal(err)
+	}
+	if err := nc.FlushTimeout(time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	caller := b.connect()
+	client := NewClient(caller, ClientOptions{Timeout: time.Hour, Catalog: catalog})
+	failed := make(chan error, 1)
+	go func() { // ends with the connection
+		_, err := client.Call(t.Context(), "ext_x_read", nil)
+		failed <- err
+	}()
+	<-requested
+	caller.Close()
+	if err := <-failed; !errors.Is(err, nats.ErrConnectionClosed) || rpc.AsError(err).Details().Ran != rpc.RanMaybe {
+		t.Error(err)
 	}
 }
