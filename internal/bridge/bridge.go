@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
@@ -36,7 +35,7 @@ type Config struct {
 	Mesh     gate.Credentials              // of this process for NATS; never passed to an extension
 	Watchdog func()                        // waits until the watchdog runs; called before the first child is started; nil: there is no watchdog
 	Logger   *slog.Logger                  // default: discard
-	Quiet    bool                          // refused manifests and faulty search paths are not logged: the caller prints them
+	Quiet    bool                          // refused manifests, and the only search path if it is faulty, are not logged: the caller prints them
 }
 
 // Bridge runs the extensions of one host and serves them on the mesh.
@@ -232,34 +231,6 @@ func (b *Bridge) reload(ctx context.Context, manifests bool) (started, replaced,
 	}
 	b.log.Info("reloaded", "started", started, "replaced", replaced, "stopped", stopped)
 	return started, replaced, stopped, nil
-}
-
-// renewAfter is how old a workload must be before it is replaced because of a file: one that changes all the time must not replace
-// it in a loop.
-const renewAfter = time.Second
-
-// renew replaces a workload if a file to which its manifest refers has another content than when the workload was planned, as after
-// the rotation of a token. It reports whether it did.
-func (b *Bridge) renew(w *workload) bool {
-	if w.again == nil || time.Since(w.planned) < renewAfter {
-		return false
-	}
-	now, err := w.again()
-	if err != nil || now.equal(w) {
-		return false
-	}
-	b.reloadMu.Lock()
-	defer b.reloadMu.Unlock()
-	ctx, p := b.fleetContext(), b.plan()
-	i := slices.IndexFunc(p.workloads, func(v *workload) bool { return v.id() == w.id() && v.equal(w) })
-	if i < 0 || ctx == nil || ctx.Err() != nil { // a reload has replaced it, or the bridge is stopping
-		return false
-	}
-	p.workloads = slices.Clone(p.workloads)
-	p.workloads[i] = now
-	b.log.Info("a file to which the manifest refers has changed; starting with its present content", "extension", w.id())
-	b.adopt(ctx, p)
-	return true
 }
 
 // contestPause is the time after which the inventory is published again when another bridge with the same name has started:

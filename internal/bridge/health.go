@@ -62,7 +62,9 @@ const (
 
 	// relistEvery is how many ticks, a minute, are between two readings of an MCP server's lists: one behind a load balancer can be
 	// replaced without a sign, and one without sessions cannot announce that its tools have changed.
+	// A server that is busy is left alone for ten minutes at most.
 	relistEvery = 20
+	relistBusy  = 10 * relistEvery
 )
 
 // watchHealth sends a ping every few seconds, and immediately after a call has failed. It returns an error if the server
@@ -70,14 +72,17 @@ const (
 func (r *run) watchHealth(ctx context.Context) error {
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()
-	missed, known, implemented := 0, false, false
+	missed, known, implemented, due := 0, false, false, false
 	for ticks := 0; ; {
 		callFailed := false
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			if ticks++; ticks%relistEvery == 0 && r.f.inflight.Load() == 0 && r.f.handshake.Load().dialect == manifest.MCP {
+			ticks++
+			due = due || ticks%relistEvery == 0 && r.f.handshake.Load().dialect == manifest.MCP
+			if due && (r.f.inflight.Load() == 0 || ticks%relistBusy == 0) {
+				due = false
 				r.f.relist.send()
 			}
 		case <-r.f.check:

@@ -31,9 +31,8 @@ type instance struct {
 	sup      *supervise.Supervisor
 	history  runHistory
 	output
-	changed func()      // reports that the entry in the inventory has changed
-	forget  func()      // removes it from there
-	renew   func() bool // replaces the instance's workload if a file to which the manifest refers has changed
+	changed func() // reports that the entry in the inventory has changed
+	forget  func() // removes it from there
 
 	stopped func() bool // reports whether run's context has ended; set by run before the first run begins
 
@@ -72,6 +71,20 @@ func (s *instance) run(ctx context.Context) {
 		return
 	}
 	s.apply(state.Leave, "")
+}
+
+// present returns the workload as the next run uses it: with the present content of the files to which its manifest refers, as after
+// the rotation of a token. The next reload replaces the instance's own workload.
+func (s *instance) present() *workload {
+	if s.workload.again == nil {
+		return s.workload
+	}
+	now, err := s.workload.again()
+	if err != nil || now.gated != "" {
+		return s.workload
+	}
+	s.workload.secrets.Store(&now.redact)
+	return now
 }
 
 // entry returns the instance's entry in the inventory.

@@ -41,7 +41,6 @@ func (b *Bridge) newInstance(w *workload, replica int) *instance {
 	s.mesh.Log(b.calls.Extension(w.id()))
 	b.inventory.add(ref, s.entry)
 	s.forget = func() { b.inventory.remove(ref) }
-	s.renew = func() bool { return b.renew(w) }
 	s.sup = supervise.New(supervise.Options{Policy: w.policy, Run: s.runOnce, Notify: s.transition, Permanent: isPermanent})
 	events, log := wire.Prefix(cmp.Or(w.announce.SubjectPrefix, string(b.cfg.Prefix))).Event(w.id()), b.cfg.Prefix.Log(w.id())
 	s.publishEvent = func(n []byte) error {

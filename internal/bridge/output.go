@@ -204,11 +204,15 @@ const cleanMargin = 4 << 10
 func (w *workload) clean(text string, n int) string {
 	whole := len(text) <= n+cleanMargin
 	text = strings.ToValidUTF8(text[:min(len(text), n+cleanMargin)], "\uFFFD")
+	redact := w.redact
+	if now := w.secrets.Load(); now != nil && *now != nil {
+		redact = func(text string) string { return (*now)(w.redact(text)) }
+	}
 	switch {
 	case !whole:
-		text = gate.RedactCut(w.redact, text)
-	case w.redact != nil:
-		text = w.redact(text)
+		text = gate.RedactCut(redact, text)
+	case redact != nil:
+		text = redact(text)
 	}
 	text = strings.TrimSpace(strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

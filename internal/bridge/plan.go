@@ -180,7 +180,7 @@ func (pl *planner) newWorkload(c discovery.Candidate, m *manifest.Manifest) (*wo
 		},
 		policy: s.Policy, replicas: s.Replicas, grace: s.ShutdownGrace, replicaSet: new(replicaSet),
 	}
-	w.transport, w.missing, w.httpAllow, w.planned = transport, missing, settings.HTTPAllow, time.Now()
+	w.transport, w.missing, w.httpAllow = transport, missing, settings.HTTPAllow
 	if len(m.Needs().Files) > 0 {
 		w.again = func() (*workload, error) { return pl.newWorkload(c, m) }
 	}

@@ -24,8 +24,9 @@ func (s *instance) runRemote(ctx context.Context, ready func()) error {
 	r := &run{inst: s, f: f, start: start{release: func() {}}, end: stop, cut: make(chan struct{}), ready: func(*handshake) { ready() }}
 	f.remote = true
 	f.credentials = &credentials{show: func(reason string) { s.apply(state.Note, s.workload.clean(reason, maxReason)) }}
+	t := s.present().transport
 	conn := remote.New(remote.Config{
-		URL: s.workload.transport.URL, Headers: s.workload.transport.Headers, Dialect: s.workload.transport.Dialect,
+		URL: t.URL, Headers: t.Headers, Dialect: t.Dialect,
 		Allow:          s.workload.httpAllow,
 		MaxResult:      int64(s.workload.limits.maxResult),
 		OnNotification: func(method string, params []byte) { r.handleNotification(method, params) },

@@ -37,7 +37,7 @@ type run struct {
 
 // runOnce is one run of the instance: from the start to the end of its process or session.
 func (s *instance) runOnce(ctx context.Context, ready func()) error {
-	if s.renew() || !s.apply(state.Begin, "") { // drained: start nothing until a restart ends ctx
+	if !s.apply(state.Begin, "") { // drained: start nothing until a restart ends ctx
 		<-ctx.Done()
 		return context.Cause(ctx)
 	}
@@ -57,11 +57,12 @@ func (s *instance) runChild(ctx context.Context, ready func()) error {
 		return err
 	}
 	defer release()
-	spec := s.workload.spec
+	w := s.present()
+	spec := w.spec
 	spec.Linger = s.workload.limits.drain
 	spec.Stderr = s.handleStderr
 	noise := new(noiseTail)
-	spec.Output = func() []string { return noise.texts(s.workload.redact) }
+	spec.Output = func() []string { return noise.texts(w.redact) }
 	var native atomic.Bool
 	native.Store(s.workload.dialect == manifest.Ext)
 	spec.BeforeStop = func(stdin *child.Stdin) {

@@ -34,6 +34,10 @@ func (r *run) relist(ctx context.Context) {
 			r.inst.updates.resume(r.f.conn)
 		}
 	}
+	if r.f.remote { // a server that handles one request at a time does not answer the health check meanwhile
+		r.f.inflight.Add(1)
+		defer r.f.inflight.Add(-1)
+	}
 	hs, err := readTools(ctx, r.f.conn, old, r.inst.workload, len(r.f.handshake.Load().tools) == 0)
 	failed := err != nil && ctx.Err() == nil
 	switch {

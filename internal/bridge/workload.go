@@ -3,6 +3,7 @@ package bridge
 import (
 	"net/netip"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/extmesh/extmesh/internal/child"
@@ -30,10 +31,10 @@ type workload struct {
 	policy     supervise.Policy
 	replicas   int
 	replicaSet *replicaSet
-	missing    gate.Result // requirements that this host does not meet
-	planned    time.Time
-	again      func() (*workload, error) // prepares it with the present content of the files to which its manifest refers; nil: there are none
-	gated      string                    // why it is not started; "" if it is
+	missing    gate.Result                         // requirements that this host does not meet
+	again      func() (*workload, error)           // prepares it with the present content of the files to which its manifest refers; nil: there are none
+	secrets    atomic.Pointer[func(string) string] // redact of the last run, with the content of the files that it has
+	gated      string                              // why it is not started; "" if it is
 
 	httpAllow []netip.Prefix // addresses refused by default to which it may connect
 }

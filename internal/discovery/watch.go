@@ -177,7 +177,9 @@ func (w *watcher) stamps() map[string]stamp {
 		}
 	}
 	for _, r := range w.roots {
-		add(r.dir)
+		if _, isOne := w.files[filepath.Join(r.dir, manifest.FileName)]; !isOne { // an extension may write to its own directory
+			add(r.dir)
+		}
 	}
 	for path := range w.files {
 		add(path)

@@ -76,12 +76,15 @@ func newExtension(id string, now time.Time) *extension {
 		requests: map[string]*announceRequests{}, handshakes: map[handshakeKey]*handshake{}, hosts: map[string]bool{}, since: now}
 }
 
-// onlyHeartbeats reports whether nothing of x was announced: all that is known is derived from heartbeats, or from the catalog.
-func (x *extension) onlyHeartbeats() bool {
+// impliedAnnouncement returns the announcement of a service that only sends heartbeats, nil for others.
+func (x *extension) impliedAnnouncement() *announced {
 	for _, a := range x.announcements {
-		return a.implied // either all announcements are implied or none
+		if a.implied { // then it is the only one
+			return a
+		}
+		break
 	}
-	return x.shown != nil && x.shown.implied
+	return nil
 }
 
 // choose selects the announcement and the handshake for the spec: of the highest version that is ready and has

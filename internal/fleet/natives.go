@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -55,22 +56,33 @@ func (na *natives) handleHeartbeat(id string, data []byte, now time.Time) {
 		return
 	}
 	na.traffic.heartbeat(b, now)
-	if x == nil || x.onlyHeartbeats() && x.announcements[b.Instance] == nil {
+	if x == nil || len(x.announcements) == 0 && x.shown != nil && x.shown.implied { // the latter is from the catalog
 		if fresh := na.handleUnannounced(b, now); fresh != nil {
 			x = fresh
 		}
 		if x == nil {
 			return
 		}
-	} else if a := x.announcements[b.Instance]; a != nil && a.implied && b.Version != "" && compareVersions(b.Version, a.Version) > 0 {
-		upgraded := *a
-		upgraded.Version, upgraded.at = b.Version, now
-		if x = na.admit(&upgraded, now); x == nil {
+	} else if a := x.impliedAnnouncement(); a != nil {
+		if x = na.renewImplied(x, a, &b, now); x == nil {
 			return
 		}
 	}
 	na.observe(x, b, now)
 	na.checkAnnouncement(x, &b, now)
+}
+
+// renewImplied moves the implied announcement of a service that only sends heartbeats to an instance that is new, or has a higher
+// version: its tools may be others. There is one such announcement, because all instances answer on the same subject.
+func (na *natives) renewImplied(x *extension, a *announced, b *heartbeat.Message, now time.Time) *extension {
+	_, known := na.mon.Instance(x.id, b.Instance)
+	if known && (b.Instance != a.Instance || b.Version == "" || compareVersions(b.Version, a.Version) <= 0) {
+		return x
+	}
+	moved := *a
+	moved.Instance, moved.Version, moved.at = b.Instance, cmp.Or(b.Version, a.Version), now
+	na.removeAnnouncement(x, a.Instance)
+	return na.admit(&moved, now)
 }
 
 // observe applies the state of an instance of x, as reported by a heartbeat or an inventory.
@@ -183,10 +195,6 @@ func (na *natives) checkAnnouncement(x *extension, b *heartbeat.Message, now tim
 		return
 	}
 	if _, known := na.mon.Instance(x.id, b.Instance); !known {
-		return
-	}
-	if have != nil && have.implied { // it may have another name after each restart
-		na.requestFrom(x, "", now)
 		return
 	}
 	na.requestFrom(x, b.Instance, now)

@@ -48,10 +48,13 @@ func (l *loop) deposed(epoch uint64) {
 	if l.election.epoch != epoch {
 		return
 	}
+	led := l.election.ready
 	l.election.epoch, l.election.ready = 0, false
 	l.pub.dirty, l.pub.urgent = map[string]bool{}, 0
 	l.fleet.Deposed(time.Now())
-	l.log.Info("no longer leading", "name", l.cfg.Name, "epoch", epoch)
+	if led {
+		l.log.Info("no longer leading", "name", l.cfg.Name, "epoch", epoch)
+	}
 }
 
 // stepDown stops writing before the elector has found that the lease is lost.

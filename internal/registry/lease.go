@@ -266,12 +266,8 @@ func (e *elector) lead(ctx context.Context, seq uint64, start time.Time, created
 		e.pauseAfter(ctx, err, 100*time.Millisecond)
 		return
 	}
-	for _, earlier := range []<-chan struct{}{e.stepDown, e.tookOver, e.reconnected} { // from an earlier term
-		select {
-		case <-earlier:
-		default:
-		}
-	}
+	drain(e.stepDown) // from an earlier term
+	drain(e.tookOver)
 	e.report(func(l *loop) { l.elected(epoch) })
 	defer e.report(func(l *loop) { l.deposed(epoch) })
 	deadline := start.Add(e.ttl * 2 / 3)
@@ -295,6 +291,7 @@ func (e *elector) lead(ctx context.Context, seq uint64, start time.Time, created
 			e.log.Warn("gave up the lease, because the catalog could not be read or followed; another registry may be able to", "within", takeOverLimit)
 			e.report(func(l *loop) { l.deposed(epoch) })
 			e.release(ctx, seq)
+			drain(e.reconnected) // in the meantime
 			e.pauseUnlessReconnected(ctx, 3*e.ttl)
 			return
 		case <-tick.C:
@@ -308,6 +305,14 @@ func (e *elector) lead(ctx context.Context, seq uint64, start time.Time, created
 			e.log.Warn("lost the lease", "error", err)
 			return
 		}
+	}
+}
+
+// drain empties a channel of notifications.
+func drain(c <-chan struct{}) {
+	select {
+	case <-c:
+	default:
 	}
 }
 

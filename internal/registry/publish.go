@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -18,7 +19,7 @@ type publisher struct {
 	urgent   int                  // number of keys to write at once
 	sent     map[string][]byte    // written and acknowledged, not yet seen in the view; nil: deleted
 	inflight map[string][]byte    // in the batch that is being written
-	paidAt   map[string]time.Time // large documents that were written, and when what was written of them is 1 MB/s
+	paidAt   map[string]time.Time // by id, when what was written of its large documents is 1 MB/s
 	timer    *time.Timer
 	armed    bool
 	due      bool // the timer has fired
@@ -30,8 +31,8 @@ type publisher struct {
 // after a failed batch.
 const flushInterval = 100 * time.Millisecond
 
-// A document of more than largeDocument bytes is written with at most 1 MB/s, of which those of burst can come at once, so
-// that one extension with many changes does not use up the bandwidth of the catalog.
+// The documents of an extension, as far as they have more than largeDocument bytes, are written with at most 1 MB/s, of which
+// those of burst can come at once, so that one extension with many changes does not use up the bandwidth of the catalog.
 const (
 	largeDocument = 64 << 10
 	perByte       = time.Microsecond
@@ -62,16 +63,20 @@ func (p *publisher) wait() {
 
 func (p *publisher) fired() { p.armed, p.due, p.paused = false, true, false }
 
-// charge keeps the large documents of a batch that was written from being written too often.
+// charge keeps the documents of the extensions with large ones in a batch that was written from being written too often.
 func (p *publisher) charge(batch map[string][]byte) {
 	now := time.Now()
 	maps.DeleteFunc(p.paidAt, func(_ string, at time.Time) bool { return now.After(at) })
 	for key, value := range batch {
 		if len(value) > largeDocument {
-			p.paidAt[key] = later(now, p.paidAt[key]).Add(time.Duration(len(value)) * perByte)
+			id := idOf(key)
+			p.paidAt[id] = later(now, p.paidAt[id]).Add(time.Duration(len(value)) * perByte)
 		}
 	}
 }
+
+// idOf is the id of an extension in a key. Its documents are held together: followers see a version with its instances.
+func idOf(key string) string { return key[strings.IndexByte(key, '.')+1:] }
 
 func later(a, b time.Time) time.Time {
 	if a.Before(b) {
@@ -90,7 +95,7 @@ func (p *publisher) take(hold func(key string) bool) []string {
 	var keys []string
 	now := time.Now()
 	for key, urgent := range p.dirty {
-		if (urgent || p.due) && p.paidAt[key].Sub(now) < burst && !hold(key) {
+		if (urgent || p.due) && p.paidAt[idOf(key)].Sub(now) < burst && !hold(key) {
 			keys = append(keys, key)
 		}
 		if len(keys) == maxBatch {

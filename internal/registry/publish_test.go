@@ -51,10 +51,11 @@ func TestFlushInterval(t *testing.T) {
 			p.charge(map[string][]byte{one: make([]byte, 200_000), two: make([]byte, 1000)})
 		}
 		p.mark(one, true)
+		p.mark(fleet.SpecKey("one"), true) // it is held with the state
 		p.mark(two, true)
 		take(two)
 		start = time.Now()
-		for got := []string(nil); got == nil; got = p.take(hold) {
+		for got := []string(nil); len(got) != 2; got = p.take(hold) {
 			<-p.timer.C
 			p.fired()
 		}

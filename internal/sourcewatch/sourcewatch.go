@@ -69,7 +69,7 @@ func (d *sourceDir) look(files map[string]stamp, now time.Time) (changed string)
 	case d.changing.IsZero():
 		d.changing = now
 	}
-	endless := now.Sub(d.changing) > longest
+	endless := !complete && now.Sub(d.changing) > longest
 	if !complete && !endless {
 		return ""
 	}
