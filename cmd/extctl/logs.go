@@ -140,8 +140,7 @@ type logsCommand struct {
 func (s logsCommand) run(ctx context.Context) error {
 	live, closed := make(chan *nats.Msg, 1024), s.nc.StatusChanged(nats.CLOSED)
 	defer s.nc.RemoveStatusListener(closed)
-	s.want.ids = withoutMembers(s.want.ids) // a bridge returns their lines with those of their parent
-	for _, id := range s.want.ids {
+	for _, id := range withoutMembers(s.want.ids) { // they are received with their parent's
 		for _, subject := range []string{s.prefix.Log(id), s.prefix.Log(id) + ".>"} { // and of its members
 			var cancel context.CancelFunc
 			ctx, cancel = s.denied.watch(ctx, subject+`"`)
@@ -236,7 +235,7 @@ func (s logsCommand) past(ctx context.Context) (past []logLine, failed failures,
 		wg.Go(func() { results[n].answers, results[n].failed, results[n].err = s.stored(ctx, id) }) // ends with ctx
 	}
 	wg.Wait()
-	answered := false
+	answered, seen := false, map[string]bool{} // a bridge returns the lines of members with those of their parent
 	for _, r := range results {
 		if r.err != nil {
 			return nil, nil, r.err
@@ -248,7 +247,11 @@ func (s logsCommand) past(ctx context.Context) (past []logLine, failed failures,
 		}
 		for _, a := range r.answers {
 			answered = true
-			past = append(past, slices.DeleteFunc(a.parsed.Lines, func(l logLine) bool { return !s.want.wants(l) })...)
+			past = append(past, slices.DeleteFunc(a.parsed.Lines, func(l logLine) bool {
+				again := seen[l.key()]
+				seen[l.key()] = true
+				return again || !s.want.wants(l)
+			})...)
 		}
 	}
 	late := !slices.ContainsFunc(failed, func(f failedJSON) bool { return !errors.Is(f.err, context.DeadlineExceeded) })

@@ -122,17 +122,16 @@ func awaitReadyIf(ctx context.Context, s *session, wait bool, id string) error {
 
 // restartAtOnce restarts all selected instances, which run on bridges, at the same time.
 func restartAtOnce(ctx context.Context, s *session, o restartOptions, id string, bridges []string) error {
+	looking, cancel := context.WithTimeout(ctx, requestLimit(s)/4) // a bridge that hangs must not keep the others from restarting
+	spots, _, _ := spotsOn(looking, s, bridges, id)                // with the members
+	ids := map[string]bool{id: true}
+	for _, p := range spots {
+		ids[p.id] = true
+	}
+	before, _ := instancesOf(looking, s, slices.Sorted(maps.Keys(ids))...) // without it, the catalog is not waited for
+	cancel()
 	asking, cancel := context.WithTimeout(ctx, requestLimit(s))
 	defer cancel()
-	ids := []string{id} // and its members
-	if spots, _, err := spotsOn(asking, s, bridges, id); err == nil {
-		for _, p := range spots {
-			ids = append(ids, p.id)
-		}
-	}
-	slices.Sort(ids)
-	ids = slices.Compact(ids)
-	before, _ := instancesOf(asking, s, ids...) // without it, the catalog is not waited for
 	answers, failed, err := askBridges[operated](asking, s, bridges, "restart", o.params(id))
 	if err != nil {
 		return err
@@ -141,7 +140,12 @@ func restartAtOnce(ctx context.Context, s *session, o restartOptions, id string,
 	if !s.json { // which is one object also if the command fails
 		printed = printOperated(s, answers, failed, "restarting")
 	}
-	pending := map[string]wire.InstanceState{}
+	pending, restarted := map[string]wire.InstanceState{}, map[string]bool{id: true}
+	for _, p := range spots {
+		if slices.ContainsFunc(answers, func(a answer[operated]) bool { return slices.Contains(a.parsed.Instances, p.instance) }) {
+			restarted[p.id] = true
+		}
+	}
 	for _, a := range answers {
 		for _, name := range a.parsed.Instances {
 			if i, ok := before[name]; ok && i.State != heartbeat.Gated {
@@ -149,8 +153,9 @@ func restartAtOnce(ctx context.Context, s *session, o restartOptions, id string,
 			}
 		}
 	}
-	awaitShown(ctx, s, ids, pending, ranSince)
-	for _, id := range ids {
+	await := slices.Sorted(maps.Keys(restarted))
+	awaitShown(ctx, s, await, pending, ranSince)
+	for _, id := range await {
 		if err := awaitReadyIf(ctx, s, o.wait, id); err != nil {
 			return err
 		}

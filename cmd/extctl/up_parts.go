@@ -160,10 +160,12 @@ func (m *localMesh) watchSources(ctx context.Context) localmesh.Part {
 // restartParts restarts the programs of an extension and its members on a bridge. First the bridge reads all manifests
 // again: a file that has changed may be one whose content or existence a manifest refers to.
 func restartParts(ctx context.Context, s *session, on string, c discovery.Candidate) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	reloading, cancel := context.WithTimeout(ctx, requestTimeout)
+	reloaded := requestBridge[bridge.Reloaded](reloading, s, on, "reload", nil) // the bridge logs what it cannot read
+	cancel()
+	ctx, cancel = context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	reloaded := requestBridge[bridge.Reloaded](ctx, s, on, "reload", nil)
-	failed := reloaded.err
+	var failed error
 	for _, part := range append([]*manifest.Manifest{c.Manifest}, c.Manifest.Members()...) {
 		isNew := slices.Contains(reloaded.parsed.Started, part.Plugin.ID) || slices.Contains(reloaded.parsed.Replaced, part.Plugin.ID)
 		if isNew || part.Container() || part.Transport.Type != manifest.Stdio {
