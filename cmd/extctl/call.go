@@ -220,7 +220,7 @@ func (s *session) arguments(tool string, args []string, schema json.RawMessage) 
 	if len(required) == 0 && len(known) == 1 {
 		required = known
 	}
-	if len(args) == 1 && len(required) == 1 && !strings.HasPrefix(args[0], "-") {
+	if len(args) == 1 && len(required) == 1 && !strings.ContainsAny(args[0][:min(1, len(args[0]))], "-@{[") {
 		f.Hint = "arguments are written key=value: " + callLine(tool, []string{terminal.ShellWord(required[0].Name + "=" + args[0])})
 	}
 	return nil, f

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -50,6 +51,9 @@ CLIENT is one of ` + strings.Join(clients.Names(), ", ") + ".",
 			var own []string
 			if n := cmd.ArgsLenAtDash(); n >= 0 {
 				args, own = args[:n], args[n:]
+			}
+			if len(args) == 0 {
+				return usage("name a client before --: one of %s", strings.Join(clients.Names(), ", "))
 			}
 			return eachClient(a, f, args, func(e clients.Env, s clients.Setup) (out clients.Installed, err error) {
 				if s.Entry, err = meshEntry(a, f, own); err != nil {
@@ -200,6 +204,9 @@ func meshEntry(a *app, f clientFlags, args []string) (clients.Entry, error) {
 		if gate.HoldsPassword(f.url) {
 			return clients.Entry{}, usage("--http has a password, which would be readable in the client's file; use --token-env")
 		}
+		if u, err := url.Parse(f.url); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+			return clients.Entry{}, usage("--http %q: want the URL that extctl mcp --http prints, such as http://127.0.0.1:7331/mcp", f.url)
+		}
 		return clients.Entry{URL: f.url, TokenVar: f.tokenVar}, nil
 	}
 	self, err := ownPath()
@@ -235,6 +242,13 @@ func meshEntry(a *app, f clientFlags, args []string) (clients.Entry, error) {
 	}
 	if a.nats.Prefix != wire.DefaultPrefix {
 		args = append(args, "--prefix", a.nats.Prefix)
+	}
+	if t, err := a.nats.Resolve(); err == nil && t.Source == "NATS_URL" && !t.IsUp() {
+		if address := os.Getenv("NATS_URL"); !gate.HoldsPassword(address) && !holdsPassword(address) {
+			args = append(args, "--server", address)
+		} else {
+			a.note("extctl: warning: most clients do not pass on NATS_URL, whose password cannot be written into their files; use --context or --creds")
+		}
 	}
 	return clients.Entry{Command: self, Args: args}, nil
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -101,10 +102,10 @@ func (pl *planner) scan(ctx context.Context) discovery.Report {
 }
 
 // agentVersion is the version with which min_agent_version in manifests is compared. A development build without a
-// semantic version counts as the last release.
+// semantic version, or with the one that Go gives to a commit without a tag, counts as the last release.
 func (pl *planner) agentVersion() string {
 	own := pl.cfg.Version
-	if _, err := semver.StrictNewVersion(own); err != nil {
+	if _, err := semver.StrictNewVersion(own); err != nil || strings.HasPrefix(own, "0.0.0-") {
 		own = lastRelease
 	}
 	return cmp.Or(pl.config().AgentVersion, own)

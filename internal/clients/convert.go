@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
+	"net/url"
 	"path"
 	"path/filepath"
 	"reflect"
@@ -42,6 +44,9 @@ func (m member) equal(o member) bool {
 // filters are the keys with which clients choose some of a server's tools.
 var filters = []string{"disabledTools", "excludeTools", "includeTools", "enabledTools", "enabled_tools", "disabled_tools"}
 
+// logins are the keys with which clients configure a login with OAuth, or a program that makes headers.
+var logins = []string{"auth", "oauth", "headersHelper", "authProviderType", "oauth_resource"}
+
 var errMesh = errors.New("it is the mesh's own entry")
 
 // member converts a server. The error is the reason why that is not possible; notes are what the user should know.
@@ -58,6 +63,11 @@ func (s server) member() (m member, notes []string, err error) {
 	case raw["envFile"] != nil:
 		return m, nil, errors.New("it has an envFile; write its variables into env")
 	}
+	for _, key := range logins {
+		if raw[key] != nil {
+			return m, nil, fmt.Errorf("it logs in (%s), which the mesh cannot do; keep it in the client", key)
+		}
+	}
 	if m, err = s.fields(); err != nil {
 		return m, nil, err
 	}
@@ -67,7 +77,14 @@ func (s server) member() (m member, notes []string, err error) {
 	if strings.EqualFold(m.Type, "sse") {
 		return m, nil, errors.New("SSE is not supported, because MCP has deprecated it; use the server's streamable HTTP endpoint")
 	}
-	for _, key := range filters {
+	if m.URL != "" && len(m.Headers) == 0 && !isLoopback(m.URL) {
+		notes = append(notes, "if it needs a login in the browser, keep it in the client: the mesh cannot log in")
+	}
+	some := filters
+	if tools, ok := raw["tools"].([]any); ok && !(len(tools) == 1 && tools[0] == "*") { // Copilot
+		some = append(slices.Clone(filters), "tools")
+	}
+	for _, key := range some {
 		if raw[key] != nil {
 			notes = append(notes, key+" is not imported; use --only or --exclude of extctl mcp")
 		}
@@ -98,6 +115,12 @@ func (s server) member() (m member, notes []string, err error) {
 		m.Cwd = filepath.Join(s.source.Project, m.Cwd)
 	}
 	return m, notes, err
+}
+
+// isLoopback reports whether a URL is that of a server on this host.
+func isLoopback(address string) bool {
+	u, err := url.Parse(address)
+	return err == nil && (u.Hostname() == "localhost" || net.ParseIP(u.Hostname()).IsLoopback())
 }
 
 // fields reads the keys of all clients.

@@ -185,6 +185,9 @@ func sameAddress(a, b string) bool {
 // they were given, and those of a running `extctl up`.
 func (t Target) URLs() string { return cmp.Or(t.upURL, strings.Join(t.Servers, ",")) }
 
+// IsUp reports whether the address is that of a running `extctl up`, which every program of the user finds by itself.
+func (t Target) IsUp() bool { return t.upURL != "" }
+
 // IsEndedUp reports whether the address, in NATS_URL, is that of an `extctl up` that has ended: on this machine, with the user that
 // only an `extctl up` has, where nothing listens any more.
 func (t Target) IsEndedUp() bool {

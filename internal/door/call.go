@@ -151,7 +151,7 @@ func (c tools) callTool(q *request) ([]byte, *rpc.Error) {
 		return nil, err
 	}
 	if t.item != nil && t.item.native {
-		if wrong := t.item.checkArguments(objectOr(args)); wrong != nil {
+		if wrong := t.item.checkArguments(wire.WithoutMeta(objectOr(args))); wrong != nil {
 			return misfit(t, wrong).to(q), nil
 		}
 	}

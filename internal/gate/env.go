@@ -55,8 +55,8 @@ func isBasic(name string, windows bool) bool {
 	return matches(strings.ToUpper(name), slices.Concat(basic, basicWindows)) || strings.HasPrefix(name, "=")
 }
 
-// withheld reports whether a child gets the variable only if its manifest declares it, even with inherit_env: all.
-func withheld(name, value string) bool {
+// Withheld reports whether a child gets the variable only if its manifest declares it, even with inherit_env: all.
+func Withheld(name, value string) bool {
 	return SecretLike(name) || matches(strings.ToUpper(name), hostOnly) || HoldsPassword(value)
 }
 
@@ -110,7 +110,7 @@ func childEnv(parent []string, o EnvOptions, fold bool) (env, stripped []string)
 		delete(held, k)
 		switch {
 		case k == agentVersion || k == agentExtensionID || k == stateDir:
-		case o.Mesh.in(value), withheld(name, value) && !allowed[k]:
+		case o.Mesh.in(value), Withheld(name, value) && !allowed[k]:
 			held[k] = name
 		case o.Minimal && !allowed[k] && !isBasic(name, fold):
 		default:

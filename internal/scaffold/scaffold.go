@@ -94,7 +94,7 @@ type Project struct {
 func New(id string, l Language, transport string, mcp bool) Project {
 	allow := strings.ToUpper(strings.ReplaceAll(id, "-", "_")) + "_ALLOW_WRITE"
 	p := Project{
-		ID: id, Lang: l.Name, Transport: transport, MCP: mcp, AllowWrite: allow, SecretLike: gate.SecretLike(allow),
+		ID: id, Lang: l.Name, Transport: transport, MCP: mcp, AllowWrite: allow, SecretLike: gate.Withheld(allow, ""),
 		AllowHint: "set " + allow + "=1 in the environment of the bridge, see plugin.toml, and restart it", StateHint: "a bridge sets it",
 		Greet: wire.ToolName(id, "greet"), Ext: map[bool]string{false: "mjs", true: "ts"}[l.Name == "typescript"],
 		Command: l.command, Args: tomlList(l.args), Bins: tomlList(l.bins),

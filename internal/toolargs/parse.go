@@ -65,6 +65,10 @@ func wholeArguments(args []string, stdin io.Reader) (text []byte, ok bool, err e
 	return text, true, nil
 }
 
+func declares(schema []Property, name string) bool {
+	return slices.ContainsFunc(schema, func(p Property) bool { return p.Name == name })
+}
+
 func checkObject(text []byte) (json.RawMessage, error) {
 	text = bytes.TrimSpace(text)
 	if !json.Valid(text) {
@@ -96,6 +100,10 @@ func pairs(args []string, schema []Property) (json.RawMessage, error) {
 			continue
 		}
 		seen[key] = true
+		if object, member, ok := strings.Cut(key, "."); ok && declares(schema, object) && !declares(schema, key) {
+			faults = append(faults, fmt.Sprintf("%s is a member of %s: write %s:='{\"%s\":…}'", key, object, object, member))
+			continue
+		}
 		types := []string{"json"}
 		if !raw {
 			types = typesOf(schema, key)

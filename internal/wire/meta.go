@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/plainjson"
 )
 
 // WithContext returns the params of a tool call with the identity of the caller in them, for an extension that has
@@ -45,4 +46,22 @@ func SetMember(object []byte, name string, value []byte) []byte {
 		return out
 	}
 	return object
+}
+
+// WithoutMeta returns a native tool's arguments without the member _meta: it is the context of the call, and not one of the
+// arguments that the tool's schema describes.
+func WithoutMeta(args json.RawMessage) json.RawMessage {
+	if _, ok := jsonrpc.Member(args, "_meta"); !ok {
+		return args
+	}
+	var members map[string]json.RawMessage
+	if json.Unmarshal(args, &members) != nil {
+		return args
+	}
+	delete(members, "_meta")
+	text, err := plainjson.Marshal(members)
+	if err != nil {
+		return args
+	}
+	return text
 }

@@ -142,7 +142,11 @@ func (c *Client) callTool(ctx context.Context, target target, tool string, args 
 		return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "the arguments of %s are not JSON", tool)
 	}
 	if target.check != nil {
-		if err := target.check(args); err != nil {
+		checked := args
+		if target.dialect != "mcp" {
+			checked = wire.WithoutMeta(args)
+		}
+		if err := target.check(checked); err != nil {
 			return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "the arguments do not fit %s: %v", tool, err)
 		}
 	}

@@ -57,7 +57,9 @@ type HookResult struct {
 // Arguments are decoded strictly: an unknown or missing member is answered with CodeInvalidParams. It panics if In has no
 // schema or the name is taken: both are mistakes in the program, found the first time it runs.
 func AddTool[In, Out any](b *Toolbox, name, description string, f func(ctx context.Context, in In) (Out, error)) {
-	schema, err := jsonschema.For[In](nil)
+	schema, err := jsonschema.For[In](&jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{
+		reflect.TypeFor[json.RawMessage](): {}, // any JSON, and not a list of bytes
+	}})
 	if err != nil {
 		panic(fmt.Sprintf("mesh: tool %s: no schema for its input: %v", name, err))
 	}

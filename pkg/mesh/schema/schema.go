@@ -121,10 +121,31 @@ func (k *checker) compile(text json.RawMessage) {
 	if k.size, k.why = measureSchema(doc); k.why != nil {
 		return
 	}
+	dropFormats(doc)
 	c := jsonschema.NewCompiler()
 	c.UseLoader(denyAll{})
 	if k.why = c.AddResource("mem:schema", doc); k.why == nil {
 		k.schema, k.why = c.Compile("mem:schema")
+	}
+}
+
+// dropFormats removes the formats from a schema. They are annotations, but would be checked in draft-07 and before, by other rules
+// than those of the library that has written the schema: no time would fit both zod and this check.
+func dropFormats(v any) {
+	switch v := v.(type) {
+	case []any:
+		for _, e := range v {
+			dropFormats(e)
+		}
+	case map[string]any:
+		if _, ok := v["format"].(string); ok {
+			delete(v, "format")
+		}
+		for key, e := range v {
+			if !slices.Contains([]string{"const", "enum", "default", "examples"}, key) { // these are values
+				dropFormats(e)
+			}
+		}
 	}
 }
 

@@ -97,7 +97,12 @@ type measure struct {
 	doc  any
 	size schemaSize
 	open map[string]bool // references being followed
+
+	visits int // of values
 }
+
+// maxVisits limits the values that are looked at, those behind a reference each time.
+const maxVisits = 1_000_000
 
 // drafts are the dialects in which "#/…" has the meaning that follow implements, and $id renames a schema.
 var drafts = []string{"draft-06/schema", "draft-07/schema", "draft/2019-09/schema", "draft/2020-12/schema"}
@@ -105,6 +110,9 @@ var drafts = []string{"draft-06/schema", "draft-07/schema", "draft/2019-09/schem
 func (m *measure) node(v any, depth int) error {
 	if depth > maxSchemaDepth {
 		return fmt.Errorf("its schema is nested deeper than %d", maxSchemaDepth)
+	}
+	if m.visits++; m.visits > maxVisits {
+		return fmt.Errorf("its schema has more than %d values when every $ref is followed", maxVisits)
 	}
 	switch v := v.(type) {
 	case json.Number:
