@@ -53,5 +53,12 @@ func (r *ring) last(n int) []Line {
 	return slices.Clone(r.lines[len(r.lines)-n:])
 }
 
-// newEventLimit is for notifications on the mesh, because all extensions of a host share one connection.
-func newEventLimit() *rate.Limiter { return rate.NewLimiter(1000, 5000) }
+// The limits of an extension's notifications on the mesh, because all extensions of a host share one connection: a second, at
+// once, and the bytes above which one counts as several.
+const (
+	eventRate  = 1000
+	eventBurst = 5000
+	eventSize  = 16 << 10
+)
+
+func newEventLimit() *rate.Limiter { return rate.NewLimiter(eventRate, eventBurst) }

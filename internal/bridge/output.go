@@ -177,7 +177,7 @@ func (r *run) handleNotification(method string, params []byte) {
 	case "notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed":
 		r.f.relist.send()
 	}
-	if now := time.Now(); !r.inst.eventLimit.AllowN(now, 1) {
+	if now := time.Now(); !r.inst.eventLimit.AllowN(now, min(eventBurst, 1+len(params)/eventSize)) {
 		r.inst.history.droppedEvent()
 		if r.inst.noise.log.AllowN(now, 1) {
 			r.inst.log.Warn("notifications dropped: too many per second", "method", r.inst.workload.clean(method, maxNoise))

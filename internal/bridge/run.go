@@ -52,12 +52,12 @@ func (s *instance) runOnce(ctx context.Context, ready func()) error {
 
 // runChild starts a child, performs the handshake, and serves calls until the process or ctx ends.
 func (s *instance) runChild(ctx context.Context, ready func()) error {
+	w := s.present() // before the turn, which reading files must not take up
 	release, err := s.awaitTurn(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
-	w := s.present()
 	spec := w.spec
 	spec.Linger = s.workload.limits.drain
 	spec.Stderr = s.handleStderr

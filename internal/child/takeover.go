@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/extmesh/extmesh/internal/document"
 )
 
 // TakeOver ends the processes that an earlier process of this program left behind, in case that process and its guard were
@@ -16,7 +18,7 @@ func TakeOver(file string) (ended int, release func(), err error) {
 	release = func() {}
 	var pid, started int
 	var prefix string
-	text, err := os.ReadFile(file)
+	text, err := document.ReadFile(file) // the extensions' directories are beside it, and their programs may replace it
 	if err == nil {
 		if _, err := fmt.Sscanf(string(text), "%d %d %s", &pid, &started, &prefix); err == nil && validPrefix(prefix) {
 			if processIs(pid, started) {

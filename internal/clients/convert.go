@@ -77,18 +77,7 @@ func (s server) member() (m member, notes []string, err error) {
 	if strings.EqualFold(m.Type, "sse") {
 		return m, nil, errors.New("SSE is not supported, because MCP has deprecated it; use the server's streamable HTTP endpoint")
 	}
-	if m.URL != "" && len(m.Headers) == 0 && !isLoopback(m.URL) {
-		notes = append(notes, "if it needs a login in the browser, keep it in the client: the mesh cannot log in")
-	}
-	some := filters
-	if tools, ok := raw["tools"].([]any); ok && !(len(tools) == 1 && tools[0] == "*") { // Copilot
-		some = append(slices.Clone(filters), "tools")
-	}
-	for _, key := range some {
-		if raw[key] != nil {
-			notes = append(notes, key+" is not imported; use --only or --exclude of extctl mcp")
-		}
-	}
+	notes = m.losses(raw)
 	var inputs []string
 	replace := func(v string) string {
 		out, used, wrong := s.source.placeholders(v)
@@ -115,6 +104,23 @@ func (s server) member() (m member, notes []string, err error) {
 		m.Cwd = filepath.Join(s.source.Project, m.Cwd)
 	}
 	return m, notes, err
+}
+
+// losses are the notes on what of a client's entry the server does not have on the mesh.
+func (m member) losses(raw map[string]any) (notes []string) {
+	if m.URL != "" && len(m.Headers) == 0 && !isLoopback(m.URL) {
+		notes = append(notes, "if it needs a login in the browser, keep it in the client: the mesh cannot log in")
+	}
+	some := filters
+	if tools, ok := raw["tools"].([]any); ok && !(len(tools) == 1 && tools[0] == "*") { // Copilot
+		some = append(slices.Clone(filters), "tools")
+	}
+	for _, key := range some {
+		if raw[key] != nil {
+			notes = append(notes, key+" is not imported; use --only or --exclude of extctl mcp")
+		}
+	}
+	return notes
 }
 
 // isLoopback reports whether a URL is that of a server on this host.

@@ -28,7 +28,7 @@ func readFile(path string) (file, error) {
 	if err != nil {
 		return file{}, err
 	}
-	data, err := document.ReadRegular(os.Stat, os.Open, path, maxFile)
+	data, err := document.ReadRegular(os.Stat, os.OpenFile, path, maxFile)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return file{path: path}, nil

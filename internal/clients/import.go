@@ -12,6 +12,7 @@ import (
 	"github.com/extmesh/extmesh/internal/document"
 	"github.com/extmesh/extmesh/internal/plainjson"
 	"github.com/extmesh/extmesh/internal/terminal"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
@@ -221,13 +222,29 @@ func (m member) runs() string {
 	case command != m.Command && !filepath.IsAbs(m.Command): // a program of this directory, whatever its name is
 		return word
 	}
-	for _, a := range m.Args {
-		if !strings.HasPrefix(a, "-") && !strings.ContainsAny(a, "=:$ ") && slices.Contains([]string{"npx", "bunx", "pnpx", "uvx", "pipx", "docker"}, command) {
-			return command + " " + a
+	more := ""
+	for name := range m.Env {
+		if upper := strings.ToUpper(name); slices.ContainsFunc(steering, func(prefix string) bool { return strings.HasPrefix(upper, prefix) }) {
+			more = " with variables that decide what runs"
 		}
 	}
-	return command
+	if !slices.Contains([]string{"npx", "bunx", "pnpx", "uvx", "pipx", "docker"}, command) {
+		return command + more
+	}
+	for _, a := range m.Args {
+		switch {
+		case a == "-y" || a == "--yes":
+			continue
+		case strings.HasPrefix(a, "-") || strings.ContainsAny(a, "=:$ "): // an option may name another package
+			return fmt.Sprintf("%s with %s", command, words.Plural(len(m.Args), "argument")) + more
+		}
+		return command + " " + a + more
+	}
+	return command + more
 }
+
+// steering are the beginnings of variables with which a launcher or an interpreter runs something else.
+var steering = []string{"NODE_", "NPM_", "PYTHON", "UV_", "PIP_", "PIPX_", "LD_", "DYLD_", "PATH", "DOCKER_"}
 
 // check reads a server as a bridge does; reason is why it cannot be used.
 func check(id, name string, m member) (checked *manifest.Manifest, reason string) {

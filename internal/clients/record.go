@@ -70,7 +70,7 @@ func (r record) save(path string) error {
 
 // load reads a record; a missing one is nil.
 func load(path string) (*record, error) {
-	data, err := document.ReadRegular(os.Stat, os.Open, path, 4*maxFile)
+	data, err := document.ReadRegular(os.Stat, os.OpenFile, path, 4*maxFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

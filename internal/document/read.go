@@ -11,12 +11,11 @@ import (
 // ReadFile is os.ReadFile for hostile trees: it refuses anything but regular files, because a pipe would block and a
 // device might never end. It reads at most one byte more than MaxFile, so that Open can refuse larger files.
 func ReadFile(path string) ([]byte, error) {
-	open := func(path string) (*os.File, error) { return os.OpenFile(path, os.O_RDONLY|nonblock, 0) }
-	return ReadRegular(os.Stat, open, path, MaxFile)
+	return ReadRegular(os.Stat, os.OpenFile, path, MaxFile)
 }
 
 // ReadRegular is ReadFile for another limit, or for a directory that is an os.Root.
-func ReadRegular(stat func(string) (fs.FileInfo, error), open func(string) (*os.File, error), path string, limit int64) ([]byte, error) {
+func ReadRegular(stat func(string) (fs.FileInfo, error), open func(string, int, fs.FileMode) (*os.File, error), path string, limit int64) ([]byte, error) {
 	// Check before the open, which may affect a device, and after it, because the file may have been replaced.
 	info, err := stat(path)
 	if err == nil {
@@ -25,7 +24,7 @@ func ReadRegular(stat func(string) (fs.FileInfo, error), open func(string) (*os.
 	if err != nil {
 		return nil, err
 	}
-	f, err := open(path)
+	f, err := open(path, os.O_RDONLY|nonblock, 0)
 	if err != nil {
 		return nil, err
 	}

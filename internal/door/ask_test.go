@@ -279,8 +279,10 @@ func TestEntryFilters(t *testing.T) {
 			if got := p.list("resources/list", "resources", "uri"); got != tt.resources {
 				t.Errorf("resources: %s", got)
 			}
-			if got := p.ask(`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"` + tt.refused + `"}}`); !strings.Contains(got, `"code":-32002`) {
-				t.Errorf("%s: %s", tt.refused, got)
+			for _, uri := range []string{tt.refused, "file:///a/../c/d", "file:///%61/x", "mesh://one/file:%2F%2F%2Fa%2F..%2Fc%2Fd"} {
+				if got := p.ask(`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"` + uri + `"}}`); !strings.Contains(got, `"code":-32002`) {
+					t.Errorf("%s: %s", uri, got)
+				}
 			}
 		})
 	}

@@ -36,6 +36,20 @@ func (o ViewOptions) permitsEntry(kind listKind, id, key string) bool {
 	return (len(o.Only) == 0 || slices.ContainsFunc(o.Only, matches)) && !slices.ContainsFunc(o.Exclude, matches)
 }
 
+// permitsForm reports whether the view may pass on a URI that is in no list. A server may read another resource than the patterns
+// have compared, if the URI has dot segments, or escapes of ordinary characters.
+func (o ViewOptions) permitsForm(uri string) bool {
+	if len(o.Only)+len(o.Exclude) == 0 {
+		return true
+	}
+	u, err := url.Parse(uri)
+	if err != nil || u.RawPath != "" || strings.Contains(uri, `\`) {
+		return false
+	}
+	clean := path.Clean(u.Path)
+	return u.Path == "" || u.Path == clean || u.Path == clean+"/"
+}
+
 // withoutSlashes replaces slashes, which * does not match.
 func withoutSlashes(s string) string { return strings.ReplaceAll(s, "/", "\x1f") }
 
@@ -142,10 +156,15 @@ func (v *view) owner(o ViewOptions, uri string) (id, own string, ok bool) {
 		id, escaped, _ := strings.Cut(named, "/")
 		own, err := url.PathUnescape(escaped)
 		has := slices.ContainsFunc(v.readers, func(r reader) bool { return r.id == id })
-		return id, own, err == nil && own != "" && has && o.permitsEntry(resources, id, own)
+		listed := v.lists[resources].byKey[own]
+		named := v.lists[resources].byKey[uri] != nil || listed != nil && listed.key.ID == id
+		return id, own, err == nil && own != "" && has && o.permitsEntry(resources, id, own) && (named || o.permitsForm(own))
 	}
 	if e := v.lists[resources].byKey[uri]; e != nil {
 		return e.key.ID, e.key.Tool, e.skill == nil
+	}
+	if !o.permitsForm(uri) {
+		return "", uri, false
 	}
 	longest := -1
 	for _, r := range v.readers { // in the order of their ids

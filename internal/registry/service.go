@@ -78,6 +78,7 @@ const (
 	pageEntries = 1000
 	loopTimeout = 2 * time.Second // for the loop to take a request
 	staleAfter  = 10 * time.Second
+	maxWaiting  = 1024 // requests; what is more is dropped, so that one caller does not keep the others waiting for minutes
 )
 
 // serve answers on P.registry.rpc as the micro service "registry" until the returned service is stopped. Its endpoint
@@ -93,7 +94,8 @@ func (r *Registry) serve(ctx context.Context) (micro.Service, error) {
 		return nil, fmt.Errorf("serving %s: %w", r.cfg.Prefix.RegistryRPC(), err)
 	}
 	err = svc.AddEndpoint("rpc", micro.HandlerFunc(func(req micro.Request) { r.handle(ctx, req) }),
-		micro.WithEndpointSubject(r.cfg.Prefix.RegistryRPC()), micro.WithEndpointQueueGroup(wire.QueueGroup))
+		micro.WithEndpointSubject(r.cfg.Prefix.RegistryRPC()), micro.WithEndpointQueueGroup(wire.QueueGroup),
+		micro.WithEndpointPendingLimits(maxWaiting, -1))
 	if err != nil {
 		_ = svc.Stop() // the first error is more useful
 		return nil, fmt.Errorf("serving %s: %w", r.cfg.Prefix.RegistryRPC(), err)

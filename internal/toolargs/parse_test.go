@@ -43,6 +43,19 @@ func TestProperties(t *testing.T) {
 	}
 }
 
+// TestMembers: the member of an object is not an argument, unless the schema has an argument with this name.
+func TestMembers(t *testing.T) {
+	known := Properties(json.RawMessage(`{"properties":{"address":{"type":"object"},"a.b":{"type":"integer"},"a":{"type":"object"}}}`))
+	if _, err := pairs([]string{"address.city=Ghent"}, known); err == nil || !strings.Contains(err.Error(), `write address:='{"city":…}'`) {
+		t.Error(err)
+	}
+	for _, arg := range []string{"a.b=1", "x.y=1"} {
+		if _, err := pairs([]string{arg}, known); err != nil {
+			t.Errorf("%s: %v", arg, err)
+		}
+	}
+}
+
 // TestReferences: the type of an argument may be in another part of the schema.
 func TestReferences(t *testing.T) {
 	schema := json.RawMessage(`{"$defs":{"o":{"type":"object"},"n":{"enum":[1,2],"type":"integer"},"r":{"$ref":"#/$defs/r"}},"properties":{

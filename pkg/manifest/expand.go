@@ -162,7 +162,7 @@ func (e Expander) read(path string) ([]byte, error) {
 	case e.ReadFile != nil:
 		return e.ReadFile(e.full(path))
 	case outside != "":
-		return document.ReadRegular(os.Stat, os.Open, outside, maxFileText)
+		return document.ReadRegular(os.Stat, os.OpenFile, outside, maxFileText)
 	}
 	dir, file, err := e.followed(e.full(path))
 	if err != nil {
@@ -177,7 +177,7 @@ func (e Expander) read(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return document.ReadRegular(root.Stat, root.Open, rel, maxFileText)
+	return document.ReadRegular(root.Stat, root.OpenFile, rel, maxFileText)
 }
 
 // Resolve returns m's transport with its placeholders replaced: in env, headers and url, for a member in every value.

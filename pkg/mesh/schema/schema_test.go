@@ -22,6 +22,8 @@ func TestSchemaCheck(t *testing.T) {
 		{"exact numbers", weather, `{"city":"Ghent","days":9007199254740993}`, []string{"days is 9007199254740993; at most 9007199254740992"}},
 		{"nested", `{"properties":{"a":{"items":{"type":"number"}}}}`, `{"a":[1,"x"]}`, []string{"a[1] is a string, not a number"}},
 		{"recursive", `{"type":"object","properties":{"next":{"$ref":"#"}}}`, `{"next":{"next":7}}`, []string{"next.next is a number, not an object"}},
+		{"a format of draft-07 is an annotation", `{"$schema":"http://json-schema.org/draft-07/schema#","properties":{"at":{"type":"string","format":"time"},"format":{"type":"string"}}}`, `{"at":"12:00","format":"x"}`, nil},
+		{"a member with the name format", `{"properties":{"format":{"enum":[{"format":"a"}]}}}`, `{"format":{}}`, []string{"format"}},
 		{"anything", `{"type":"object"}`, `{"x":1e400}`, nil},
 		{"does not compile: unchecked", `{"type":"strin"}`, `{}`, nil},
 		{"a file is not read: unchecked", `{"$ref":"file:///etc/hostname"}`, `{}`, nil},
@@ -126,9 +128,10 @@ func TestSchemaBounds(t *testing.T) {
 		return fmt.Sprintf(`{"$defs":{%s},"$ref":"#/$defs/l%d"}`, strings.Join(defs, ","), n)
 	}
 	for name, schema := range map[string]string{
-		"large":       `{"description":"` + strings.Repeat("x", maxSchema) + `"}`,
-		"deep":        strings.Repeat(`{"not":`, 100) + `{}` + strings.Repeat(`}`, 100),
-		"exponential": levels(22),
+		"large":                    `{"description":"` + strings.Repeat("x", maxSchema) + `"}`,
+		"deep":                     strings.Repeat(`{"not":`, 100) + `{}` + strings.Repeat(`}`, 100),
+		"exponential":              levels(22),
+		"values behind references": `{"allOf":[` + strings.TrimSuffix(strings.Repeat(`{"$ref":"#/x"},`, 6000), ",") + `],"x":[` + strings.TrimSuffix(strings.Repeat(`[0,0,0,0,0,0,0,0,0],`, 5000), ",") + `]}`,
 	} {
 		began := time.Now()
 		k := &checker{}
