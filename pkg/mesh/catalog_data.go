@@ -32,9 +32,8 @@ type catalogData struct {
 	hosts     map[string]Host
 	names     nameIndex
 
-	unindexed map[string]struct{} // extensions with other tools since the last update of the form index; nil: all
-
-	hookChanges uint64 // number of changes of specs with hooks; never starts over
+	toolChanges uint64 // number of changes of specs that have other tools since; never starts over
+	hookChanges uint64 // the same for specs with hooks
 }
 
 func newCatalogData() catalogData {
@@ -176,7 +175,7 @@ func (d *catalogData) setExtension(kind, id string, ch change) {
 			d.hookChanges++
 		}
 		if !slices.EqualFunc(old.Tools, e.Spec.Tools, func(a, b Tool) bool { return a.Own == b.Own }) {
-			d.toolsChanged(id)
+			d.toolChanges++
 		}
 	}
 	if e.SpecRevision == 0 && e.StateRevision == 0 {

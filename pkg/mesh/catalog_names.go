@@ -63,31 +63,36 @@ func (c *Catalog) Tool(name string) (Extension, *Tool, bool) {
 }
 
 // formIndex finds tools by any form of their names, for Resolve. It is built when a name that is not a registered one is
-// first looked up, because most followers never need it and 100,000 tools take 25 MB, and kept from then on: agents try
-// names that they remember or make up.
+// looked up for the first time after a change of tools, because most followers never need it and 100,000 tools take 25 MB.
 type formIndex struct {
 	mu    sync.RWMutex // never taken under Catalog.mu
-	names *wire.Names  // guarded by mu; nil until it is needed
+	names *wire.Names  // nil until it is needed
+	of    uint64       // the catalogData.toolChanges that it has
 }
 
 // read calls f with the index as the catalog is now. f must neither change nor keep it.
 func (x *formIndex) read(c *Catalog, f func(*wire.Names)) {
-	if c.hasUnindexed() {
-		x.update(c)
-	}
+	x.update(c)
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	f(x.names)
 }
 
-// update adds what the index lacks. Concurrent callers wait for it instead of building another one.
+// update builds the index, unless the present one is up to date. Concurrent callers wait for it instead of building another one.
 func (x *formIndex) update(c *Catalog) {
+	x.mu.RLock()
+	current := x.names != nil && x.of == c.toolChanges()
+	x.mu.RUnlock()
+	if current {
+		return
+	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	specs, all := c.takeUnindexed()
-	if all {
-		x.names = new(wire.Names)
+	specs, changes := c.specs()
+	if x.names != nil && x.of == changes {
+		return
 	}
+	x.names, x.of = new(wire.Names), changes
 	for id, s := range specs {
 		own := make([]string, len(s.Tools))
 		for i := range s.Tools {
@@ -97,41 +102,20 @@ func (x *formIndex) update(c *Catalog) {
 	}
 }
 
-func (c *Catalog) hasUnindexed() bool {
+// toolChanges changes whenever the result of specs has other tools.
+func (c *Catalog) toolChanges() uint64 {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.data.unindexed == nil || len(c.data.unindexed) > 0
+	return c.data.toolChanges
 }
 
-// takeUnindexed returns the specs that the form index lacks, an empty one for an extension that was removed. If all is set,
-// they are all that there are, and the index starts from scratch.
-func (c *Catalog) takeUnindexed() (specs map[string]*Spec, all bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	specs = map[string]*Spec{}
-	if all = c.data.unindexed == nil; all {
-		for id, e := range c.data.exts {
-			specs[id] = e.Spec
-		}
+// specs returns the specs of all extensions, as of toolChanges.
+func (c *Catalog) specs() (all map[string]*Spec, changes uint64) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	all = make(map[string]*Spec, len(c.data.exts))
+	for id, e := range c.data.exts {
+		all[id] = e.Spec
 	}
-	for id := range c.data.unindexed {
-		if e, ok := c.data.exts[id]; ok {
-			specs[id] = e.Spec
-		} else {
-			specs[id] = &Spec{ID: id}
-		}
-	}
-	c.data.unindexed = map[string]struct{}{}
-	return specs, all
-}
-
-// toolsChanged notes that the tools of an extension changed.
-func (d *catalogData) toolsChanged(id string) {
-	if d.unindexed == nil {
-		return
-	}
-	// Extensions may come and go for years without a lookup: from some number on it is cheaper to build the index again.
-	if d.unindexed[id] = struct{}{}; len(d.unindexed) > len(d.exts) {
-		d.unindexed = nil
-	}
+	return all, c.data.toolChanges
 }
