@@ -97,6 +97,13 @@ func (r replacement) edit(text string) (string, []entryChange, error) {
 			return text, changes, nil
 		}
 	}
+	for name, v := range lookup(tree, r.keys[:1]) { // the mesh may have an entry with another name
+		entry, _ := v.(map[string]any)
+		imported := slices.ContainsFunc(r.servers, func(s server) bool { return slices.Equal(s.path, []string{r.keys[0], name}) })
+		if !imported && (oursNamed(name, entry) || r.env.installed(r.client, r.path, name, entry)) {
+			return text, changes, nil
+		}
+	}
 	text, err = r.client.set(text, r.keys, r.entry)
 	return text, append(changes, mesh), err
 }

@@ -1,6 +1,7 @@
 package clients
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -45,13 +46,14 @@ type Plan struct {
 	secrets  []moved
 	taken    map[string][]server // the imported servers by the path of their file
 	members  map[string]member   // by name, with those that were there
+	old      map[string]bool     // the names of those that were there
 	edits    []replacement
 }
 
 // PlanImport reads the sources and decides what becomes of each server, in the extension with the directory dir, whose base name
 // is its id. Nothing is written.
 func (e Env) PlanImport(dir string, sources []Source) (*Plan, error) {
-	p := &Plan{Dir: dir, env: e, taken: map[string][]server{}, members: map[string]member{}}
+	p := &Plan{Dir: dir, env: e, taken: map[string][]server{}, members: map[string]member{}, old: map[string]bool{}}
 	id := filepath.Base(dir)
 	if _, err := os.Lstat(filepath.Join(dir, manifest.FileName)); err == nil {
 		return nil, fmt.Errorf("%s has a %s; choose another name with --id", dir, manifest.FileName)
@@ -97,7 +99,7 @@ func (p *Plan) readMembers() error {
 		}
 		var m member
 		_ = json.Unmarshal(raw, &m) // one of another form is not the same as any
-		p.members[name] = m
+		p.members[name], p.old[name] = m, true
 	}
 	return nil
 }
@@ -114,33 +116,34 @@ func (p *Plan) add(id string, s server) (Imported, error) {
 		out.Skipped = terminal.FirstLine(err.Error())
 		return out, nil
 	}
-	legal, reason := check(id, s.name, m)
-	if reason != "" {
-		out.Skipped = reason
+	var legal *manifest.Manifest
+	if legal, out.Skipped = check(id, s.name, m); out.Skipped != "" {
 		return out, nil
 	}
-	name := legal.Plugin.Name
-	for i := 1; ; i++ {
+	for i, name := 1, legal.Plugin.Name; ; i++ {
 		candidate := name
 		if i > 1 {
 			candidate = fmt.Sprintf("%.28s-%d", name, i)
 		}
-		m, secrets := m.clone(), []moved(nil)
-		secrets = moveSecrets(candidate, &m)
+		m := m.clone()
+		secrets := moveSecrets(candidate, &m)
 		old, taken := p.members[candidate]
 		if taken && (!old.equal(m) || !p.sameSecrets(secrets)) {
+			if p.old[candidate] { // a second one would run the same server twice
+				out.Skipped = fmt.Sprintf("%s.%s is there with other values; change it there, or use another --id", id, candidate)
+				return out, nil
+			}
 			continue
 		}
 		checked, reason := check(id, candidate, m)
-		switch {
-		case reason != "":
+		if !taken && len(p.members) >= maxServers {
+			reason = cmp.Or(reason, fmt.Sprintf("an extension has at most %d servers; import it with another --id", maxServers))
+		}
+		if slices.ContainsFunc(secrets, func(s moved) bool { return len(s.value) > maxSecret }) {
+			reason = cmp.Or(reason, "one of its secrets has more than 64 KiB")
+		}
+		if reason != "" {
 			out.Skipped = reason
-			return out, nil
-		case !taken && len(p.members) >= maxServers:
-			out.Skipped = fmt.Sprintf("an extension has at most %d servers; import it with another --id", maxServers)
-			return out, nil
-		case slices.ContainsFunc(secrets, func(s moved) bool { return len(s.value) > maxSecret }):
-			out.Skipped = "one of its secrets has more than 64 KiB"
 			return out, nil
 		}
 		out.Target, out.Present, out.Secrets, out.Notes = id+"."+candidate, taken, len(secrets), append(out.Notes, notes...)

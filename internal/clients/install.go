@@ -90,7 +90,7 @@ func (e Env) install(c Client, old file, keys []string, entry string, out *Insta
 	if now := lookup(tree, keys); now != nil {
 		out.Action = "replaced"
 		switch {
-		case c.same(now, entry):
+		case c.covers(now, entry):
 			out.Action = "unchanged"
 			return old.text, nil
 		case !e.isMesh(c, old.path, keys[1], now):
@@ -108,7 +108,7 @@ func (e Env) isMesh(c Client, path, name string, entry map[string]any) bool {
 // installed reports whether an entry is as Install has written it. Its URL can be that of another machine.
 func (e Env) installed(c Client, path, name string, entry map[string]any) bool {
 	rec, err := load(e.recordPath(path, name))
-	return err == nil && rec != nil && len(rec.Changes) == 1 && c.same(entry, rec.Changes[0].Entries[0].New)
+	return err == nil && rec != nil && len(rec.Changes) == 1 && c.covers(entry, rec.Changes[0].Entries[0].New)
 }
 
 // recordPath is where the record of an entry in a client's file is.
@@ -134,7 +134,8 @@ func (e Env) remember(c Client, before, after file, entry entryChange) error {
 		if text, ok := old.restored(before); ok {
 			before = file{path: before.path, text: text, exists: old.Before != ""}
 		} else if tree, err := c.parse(before.text); err == nil {
-			replaces = c.same(lookup(tree, entry.Path), old.Entries[0].New)
+			now := lookup(tree, entry.Path)
+			replaces = ours(now) || c.covers(now, old.Entries[0].New)
 		}
 	}
 	done := newChange(c.Name, before, after, entry)

@@ -147,6 +147,26 @@ func TestUninstallAfterReplacement(t *testing.T) {
 	}
 }
 
+// TestExtendedEntry: what a client or its user adds to the entry stays with the next Install, and Uninstall removes the entry.
+func TestExtendedEntry(t *testing.T) {
+	e, path := place(t, ".cursor/mcp.json", `{"mcpServers":{}}`)
+	c, _ := Find("cursor")
+	s := Setup{Client: c, Scope: User, Name: "mesh", Entry: Entry{URL: "https://mesh.example.com/mcp"}}
+	if _, err := e.Install(s); err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Replace(read(t, path), `"url"`, `"disabledTools":["x"],"url"`, 1)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := e.Install(s); err != nil || out.Action != "unchanged" || read(t, path) != text {
+		t.Errorf("%+v %v: %s", out, err, read(t, path))
+	}
+	if out, err := e.Uninstall(s); err != nil || out.Action != "removed" || len(readServers(t, c, path)) != 0 {
+		t.Errorf("%+v %v: %s", out, err, read(t, path))
+	}
+}
+
 // TestHomeIsProject: in the home directory, the project's file of some clients is the user's. It is read once.
 func TestHomeIsProject(t *testing.T) {
 	e, _ := place(t, ".cursor/mcp.json", `{"mcpServers":{"a":{"command":"x"}}}`)

@@ -182,6 +182,19 @@ func (c change) restoreEntries(text string) (string, error) {
 	return text, nil
 }
 
+// covers reports whether an entry has everything that was written: the client or its user may have added members.
+func (c Client) covers(entry map[string]any, written string) bool {
+	want, err := c.parse(written)
+	if err != nil {
+		return false
+	}
+	own := map[string]any{}
+	for key := range want {
+		own[key] = entry[key]
+	}
+	return c.same(own, written)
+}
+
 // same reports whether an entry is the one that was written.
 func (c Client) same(entry map[string]any, written string) bool {
 	want, err := c.parse(written)
