@@ -3,6 +3,7 @@ package toolargs
 import (
 	"encoding/json"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/extmesh/extmesh/internal/terminal"
@@ -120,16 +121,30 @@ func (v *viewer) resolved(schema json.RawMessage, depth int) json.RawMessage {
 		if !v.mayRead(len(at)) {
 			return schema
 		}
-		members, err := wire.Members(at)
-		token = strings.NewReplacer("~1", "/", "~0", "~").Replace(token)
-		i := slices.IndexFunc(members, func(m wire.Member) bool { return m.Key == token })
-		if err != nil || i < 0 {
+		var ok bool
+		if at, ok = step(at, strings.NewReplacer("~1", "/", "~0", "~").Replace(token)); !ok {
 			return schema
 		}
-		at = members[i].Value
 	}
 	v.refs[s.Ref] = at
 	return v.resolved(at, depth+1)
+}
+
+// step follows one token of a pointer: a member of an object, or an element of an array.
+func step(at json.RawMessage, token string) (json.RawMessage, bool) {
+	var elements []json.RawMessage
+	if n, err := strconv.Atoi(token); err == nil && json.Unmarshal(at, &elements) == nil {
+		if n < 0 || n >= len(elements) {
+			return nil, false
+		}
+		return elements[n], true
+	}
+	members, err := wire.Members(at)
+	i := slices.IndexFunc(members, func(m wire.Member) bool { return m.Key == token })
+	if err != nil || i < 0 {
+		return nil, false
+	}
+	return members[i].Value, true
 }
 
 // values is the schema with the keywords about values: behind references, and behind an allOf of one schema.

@@ -63,10 +63,10 @@ func Example(input json.RawMessage) (words []string, ok bool) {
 		Required   []string                   `json:"required"`
 		Properties map[string]json.RawMessage `json:"properties"`
 	}
-	if len(input) > 0 && json.Unmarshal(input, &top) != nil {
+	v, values := newViewer(input), map[string]json.RawMessage{}
+	if len(input) > 0 && json.Unmarshal(v.resolved(input, 0), &top) != nil {
 		return nil, false
 	}
-	v, values := newViewer(input), map[string]json.RawMessage{}
 	for _, key := range top.Required {
 		if _, again := values[key]; again || key == "" || strings.ContainsAny(key[:1], "-@{") || strings.Contains(key, "=") || strings.HasSuffix(key, ":") {
 			return nil, false // a flag, or not an argument as a word

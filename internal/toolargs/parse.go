@@ -190,7 +190,7 @@ func (p Property) Choices() (words []string) {
 // be read.
 func Properties(schema json.RawMessage) []Property {
 	v := newViewer(schema)
-	all := properties(schema)
+	all := properties(v.resolved(schema, 0))
 	for i, p := range all {
 		all[i].types, all[i].schema = v.types(p.schema, 0), v.values(p.schema, 0)
 	}

@@ -69,6 +69,15 @@ func TestReferences(t *testing.T) {
 			t.Errorf("%s: %s, %v; want %s", arg, got, err, want)
 		}
 	}
+	for root, want := range map[string]string{
+		`{"$ref":"#/$defs/A","$defs":{"A":{"properties":{"n":{"type":"integer"}},"required":["n"]}}}`:    `{"n":5}`,
+		`{"properties":{"n":{"$ref":"#/properties/m/anyOf/1"},"m":{"anyOf":[true,{"type":"integer"}]}}}`: `{"n":5}`,
+		`{"properties":{"n":{"$ref":"#/properties/m/anyOf/7"},"m":{"anyOf":[true,{"type":"integer"}]}}}`: `{"n":"5"}`,
+	} {
+		if got, err := Parse([]string{"n=5"}, json.RawMessage(root), nil); err != nil || string(got) != want {
+			t.Errorf("%s: %s, %v; want %s", root, got, err, want)
+		}
+	}
 	if c := Properties(schema)[2].Choices(); !slices.Equal(c, []string{"all=1", "all=2"}) {
 		t.Errorf("choices: %q", c)
 	}
