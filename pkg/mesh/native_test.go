@@ -68,6 +68,8 @@ func TestToolbox(t *testing.T) {
 		{method: "tools/greet", params: `{"name":7}`, code: rpc.CodeInvalidParams},
 		{method: "tools/greet", params: `{"name":"Ada","nmae":"x"}`, code: rpc.CodeInvalidParams},
 		{method: "tools/greet", params: `[]`, code: rpc.CodeInvalidParams},
+		{method: "tools/greet", params: `{"name":null}`, code: rpc.CodeInvalidParams},
+		{method: "tools/greet", params: `{"name":"Ada","NAME":"Eve"}`, code: rpc.CodeInvalidParams},
 		{method: "tools/greet", params: `{"name":"nobody"}`, code: rpc.CodeInternal},
 		{method: "tools/nope", code: rpc.CodeMethodNotFound},
 		{method: "hooks/after_message", code: rpc.CodeMethodNotFound},

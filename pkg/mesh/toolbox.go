@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -70,9 +71,8 @@ func AddTool[In, Out any](b *Toolbox, name, description string, f func(ctx conte
 	if err != nil {
 		panic(fmt.Sprintf("mesh: tool %s: %v", name, err))
 	}
-	required := schema.Required
 	b.AddRaw(name, description, text, func(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
-		in, err := decodeArguments[In](r.Params, required)
+		in, err := decodeArguments[In](r.Params, schema)
 		if err != nil {
 			return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "%s: %v", name, err)
 		}
@@ -84,7 +84,7 @@ func AddTool[In, Out any](b *Toolbox, name, description string, f func(ctx conte
 	})
 }
 
-func decodeArguments[In any](args json.RawMessage, required []string) (in In, err error) {
+func decodeArguments[In any](args json.RawMessage, schema *jsonschema.Schema) (in In, err error) {
 	if len(args) == 0 {
 		args = json.RawMessage("{}")
 	}
@@ -99,13 +99,24 @@ func decodeArguments[In any](args json.RawMessage, required []string) (in In, er
 		}
 	}
 	var missing []string
-	for _, name := range required {
+	for _, name := range schema.Required {
 		if _, ok := members[name]; !ok {
 			missing = append(missing, name)
 		}
 	}
 	if len(missing) > 0 {
 		return in, fmt.Errorf("it needs %s", strings.Join(missing, ", "))
+	}
+	if len(schema.Properties) > 0 { // encoding/json would ignore case, and take null for any zero value
+		for _, name := range slices.Sorted(maps.Keys(members)) {
+			p := schema.Properties[name]
+			switch {
+			case p == nil && schema.AdditionalProperties != nil:
+				return in, fmt.Errorf("%s is unknown", name)
+			case p != nil && string(members[name]) == "null" && (p.Type != "" && p.Type != "null" || len(p.Types) > 0 && !slices.Contains(p.Types, "null")):
+				return in, fmt.Errorf("%s is null", name)
+			}
+		}
 	}
 	dec := json.NewDecoder(bytes.NewReader(args))
 	dec.DisallowUnknownFields()
