@@ -73,9 +73,9 @@ func (s *instance) run(ctx context.Context) {
 	s.apply(state.Leave, "")
 }
 
-// present returns the workload as the next run uses it: with the present content of the files to which its manifest refers, as after
+// present returns the workload of s as the next run uses it: with the present content of the files to which its manifest refers, as after
 // the rotation of a token. The next reload replaces the instance's own workload.
-func (s *instance) present() *workload {
+func present(s *instance) *workload {
 	if s.workload.again == nil {
 		return s.workload
 	}

@@ -24,7 +24,7 @@ func (s *instance) runRemote(ctx context.Context, ready func()) error {
 	r := &run{inst: s, f: f, start: start{release: func() {}}, end: stop, cut: make(chan struct{}), ready: func(*handshake) { ready() }}
 	f.remote = true
 	f.credentials = &credentials{show: func(reason string) { s.apply(state.Note, s.workload.clean(reason, maxReason)) }}
-	t := s.present().transport
+	t := present(s).transport
 	conn := remote.New(remote.Config{
 		URL: t.URL, Headers: t.Headers, Dialect: t.Dialect,
 		Allow:          s.workload.httpAllow,

@@ -52,7 +52,7 @@ func (s *instance) runOnce(ctx context.Context, ready func()) error {
 
 // runChild starts a child, performs the handshake, and serves calls until the process or ctx ends.
 func (s *instance) runChild(ctx context.Context, ready func()) error {
-	w := s.present() // before the turn, which reading files must not take up
+	w := present(s) // before the turn, which reading files must not take up
 	release, err := s.awaitTurn(ctx)
 	if err != nil {
 		return err
