@@ -76,15 +76,19 @@ func newExtension(id string, now time.Time) *extension {
 		requests: map[string]*announceRequests{}, handshakes: map[handshakeKey]*handshake{}, hosts: map[string]bool{}, since: now}
 }
 
-// impliedAnnouncement returns the announcement of a service that only sends heartbeats, nil for others.
-func (x *extension) impliedAnnouncement() *announced {
+// impliedAnnouncement returns the announcement of a service that only sends heartbeats, if there are several the instance's own.
+// It returns nil for other services.
+func (x *extension) impliedAnnouncement(instance string) *announced {
+	own := x.announcements[instance]
 	for _, a := range x.announcements {
-		if a.implied { // then it is the only one
+		if !a.implied { // either all announcements are implied or none
+			return nil
+		}
+		if own == nil {
 			return a
 		}
-		break
 	}
-	return nil
+	return own
 }
 
 // choose selects the announcement and the handshake for the spec: of the highest version that is ready and has

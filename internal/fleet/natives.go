@@ -63,7 +63,7 @@ func (na *natives) handleHeartbeat(id string, data []byte, now time.Time) {
 		if x == nil {
 			return
 		}
-	} else if a := x.impliedAnnouncement(); a != nil {
+	} else if a := x.impliedAnnouncement(b.Instance); a != nil {
 		if x = na.renewImplied(x, a, &b, now); x == nil {
 			return
 		}
@@ -73,7 +73,7 @@ func (na *natives) handleHeartbeat(id string, data []byte, now time.Time) {
 }
 
 // renewImplied moves the implied announcement of a service that only sends heartbeats to an instance that is new, or has a higher
-// version: its tools may be others. There is one such announcement, because all instances answer on the same subject.
+// version: its tools may be others. One such announcement is enough, because all instances answer on the same subject.
 func (na *natives) renewImplied(x *extension, a *announced, b *heartbeat.Message, now time.Time) *extension {
 	_, known := na.mon.Instance(x.id, b.Instance)
 	if known && (b.Instance != a.Instance || b.Version == "" || compareVersions(b.Version, a.Version) <= 0) {
