@@ -243,7 +243,7 @@ func meshEntry(a *app, f clientFlags, args []string) (clients.Entry, error) {
 	if a.nats.Prefix != wire.DefaultPrefix {
 		args = append(args, "--prefix", a.nats.Prefix)
 	}
-	if t, err := a.nats.Resolve(); err == nil && t.Source == "NATS_URL" && !t.IsUp() {
+	if t, err := a.nats.Resolve(); err == nil && t.Source == "NATS_URL" && !t.IsUp() && !choosesMesh(args) {
 		if address := os.Getenv("NATS_URL"); !gate.HoldsPassword(address) && !holdsPassword(address) {
 			args = append(args, "--server", address)
 		} else {
@@ -251,6 +251,14 @@ func meshEntry(a *app, f clientFlags, args []string) (clients.Entry, error) {
 		}
 	}
 	return clients.Entry{Command: self, Args: args}, nil
+}
+
+// choosesMesh reports whether arguments of extctl mcp say which mesh it uses.
+func choosesMesh(args []string) bool {
+	return slices.ContainsFunc(args, func(arg string) bool {
+		flag, _, _ := strings.Cut(arg, "=")
+		return slices.Contains([]string{"--server", "-s", "--context", "--up"}, flag)
+	})
 }
 
 // holdsPassword reports whether one of the addresses of --server, which need no scheme, has a password.

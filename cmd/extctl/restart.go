@@ -128,7 +128,9 @@ func restartAtOnce(ctx context.Context, s *session, o restartOptions, id string,
 	for _, p := range spots {
 		ids[p.id] = true
 	}
-	before, _ := instancesOf(looking, s, slices.Sorted(maps.Keys(ids))...) // without it, the catalog is not waited for
+	cancel()
+	reading, cancel := context.WithTimeout(ctx, requestLimit(s))
+	before, _ := instancesOf(reading, s, slices.Sorted(maps.Keys(ids))...) // without it, the catalog is not waited for
 	cancel()
 	asking, cancel := context.WithTimeout(ctx, requestLimit(s))
 	defer cancel()

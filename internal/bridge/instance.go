@@ -83,7 +83,7 @@ func present(s *instance) *workload {
 	if err != nil || now.gated != "" {
 		return s.workload
 	}
-	s.workload.secrets.Store(&now.redact)
+	s.workload.secrets[max(0, s.mesh.Announced().Replica-1)].Store(&now.redact)
 	return now
 }
 

@@ -205,8 +205,10 @@ func (w *workload) clean(text string, n int) string {
 	whole := len(text) <= n+cleanMargin
 	text = strings.ToValidUTF8(text[:min(len(text), n+cleanMargin)], "\uFFFD")
 	redact := w.redact
-	if now := w.secrets.Load(); now != nil && *now != nil {
-		redact = func(text string) string { return (*now)(w.redact(text)) }
+	for i := range w.secrets {
+		if now, before := w.secrets[i].Load(), redact; now != nil {
+			redact = func(text string) string { return (*now)(before(text)) }
+		}
 	}
 	switch {
 	case !whole:

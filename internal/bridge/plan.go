@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/Masterminds/semver/v3"
@@ -184,6 +185,7 @@ func (pl *planner) newWorkload(c discovery.Candidate, m *manifest.Manifest) (*wo
 	w.transport, w.missing, w.httpAllow = transport, missing, settings.HTTPAllow
 	if len(m.Needs().Files) > 0 {
 		w.again = func() (*workload, error) { return pl.newWorkload(c, m) }
+		w.secrets = make([]atomic.Pointer[func(string) string], max(1, w.replicas))
 	}
 	w.root, _ = os.Stat(c.Root)
 	if pl.gates(m, missing) {

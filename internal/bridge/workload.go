@@ -31,10 +31,10 @@ type workload struct {
 	policy     supervise.Policy
 	replicas   int
 	replicaSet *replicaSet
-	missing    gate.Result                         // requirements that this host does not meet
-	again      func() (*workload, error)           // prepares it with the present content of the files to which its manifest refers; nil: there are none
-	secrets    atomic.Pointer[func(string) string] // redact of the last run, with the content of the files that it has
-	gated      string                              // why it is not started; "" if it is
+	missing    gate.Result                           // requirements that this host does not meet
+	again      func() (*workload, error)             // prepares it with the present content of the files to which its manifest refers; nil: there are none
+	secrets    []atomic.Pointer[func(string) string] // by replica, redact of its run, with the content of the files that it has
+	gated      string                                // why it is not started; "" if it is
 
 	httpAllow []netip.Prefix // addresses refused by default to which it may connect
 }

@@ -34,7 +34,7 @@ func TakeOver(file string) (ended int, release func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return ended, release, err
 	}
-	if err := os.WriteFile(file, []byte(own), 0o600); err != nil {
+	if err := document.Replace(file, []byte(own), 0o600, nil); err != nil {
 		return ended, release, err
 	}
 	return ended, func() { _ = os.Remove(file) }, nil // if it cannot be removed, the next start only scans all processes

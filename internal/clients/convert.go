@@ -64,7 +64,8 @@ func (s server) member() (m member, notes []string, err error) {
 		return m, nil, errors.New("it has an envFile; write its variables into env")
 	}
 	for _, key := range logins {
-		if raw[key] != nil {
+		object, _ := raw[key].(map[string]any)
+		if raw[key] != nil && raw[key] != false && object["enabled"] != false {
 			return m, nil, fmt.Errorf("it logs in (%s), which the mesh cannot do; keep it in the client", key)
 		}
 	}
@@ -77,7 +78,6 @@ func (s server) member() (m member, notes []string, err error) {
 	if strings.EqualFold(m.Type, "sse") {
 		return m, nil, errors.New("SSE is not supported, because MCP has deprecated it; use the server's streamable HTTP endpoint")
 	}
-	notes = m.losses(raw)
 	var inputs []string
 	replace := func(v string) string {
 		out, used, wrong := s.source.placeholders(v)
@@ -100,6 +100,7 @@ func (s server) member() (m member, notes []string, err error) {
 		}
 	}
 	err = errors.Join(err, s.addCodexVariables(&m))
+	notes = append(m.losses(raw), notes...)
 	if m.Command != "" && s.source.Project != "" && !filepath.IsAbs(m.Cwd) && !strings.HasPrefix(m.Cwd, "${") && !strings.HasPrefix(m.Cwd, "~/") {
 		m.Cwd = filepath.Join(s.source.Project, m.Cwd)
 	}

@@ -120,22 +120,22 @@ func (p *Plan) add(id string, s server) (Imported, error) {
 	if legal, out.Skipped = check(id, s.name, m); out.Skipped != "" {
 		return out, nil
 	}
+	passed := "" // a server of this name that was there before
 	for i, name := 1, legal.Plugin.Name; ; i++ {
-		candidate := name
-		if i > 1 {
-			candidate = fmt.Sprintf("%.28s-%d", name, i)
-		}
+		candidate := numbered(name, i)
 		m := m.clone()
 		secrets := moveSecrets(candidate, &m)
 		old, taken := p.members[candidate]
 		if taken && (!old.equal(m) || !p.sameSecrets(secrets)) {
-			if p.old[candidate] { // a second one would run the same server twice
-				out.Skipped = fmt.Sprintf("%s.%s is there with other values; change it there, or use another --id", id, candidate)
-				return out, nil
+			if p.old[candidate] {
+				passed = cmp.Or(passed, candidate)
 			}
 			continue
 		}
 		checked, reason := check(id, candidate, m)
+		if !taken && passed != "" { // another one would run the same server twice
+			reason = fmt.Sprintf("%s.%s is there with other values; change it there, or use another --id", id, passed)
+		}
 		if !taken && len(p.members) >= maxServers {
 			reason = cmp.Or(reason, fmt.Sprintf("an extension has at most %d servers; import it with another --id", maxServers))
 		}
@@ -206,6 +206,14 @@ func (p *Plan) sameSecrets(secrets []moved) bool {
 func (m member) clone() member {
 	m.Args, m.Env, m.Headers = slices.Clone(m.Args), maps.Clone(m.Env), maps.Clone(m.Headers)
 	return m
+}
+
+// numbered is the name of the nth server that would have this name.
+func numbered(name string, n int) string {
+	if n == 1 {
+		return name
+	}
+	return fmt.Sprintf("%.28s-%d", name, n)
 }
 
 // runs describes a server without what may be secret.

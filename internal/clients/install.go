@@ -90,7 +90,7 @@ func (e Env) install(c Client, old file, keys []string, entry string, out *Insta
 	if now := lookup(tree, keys); now != nil {
 		out.Action = "replaced"
 		switch {
-		case c.covers(now, entry):
+		case c.covers(now, entry) && !c.hasMore(now, e.written(old.path, keys[1]), entry):
 			out.Action = "unchanged"
 			return old.text, nil
 		case !e.isMesh(c, old.path, keys[1], now):
@@ -100,6 +100,15 @@ func (e Env) install(c Client, old file, keys []string, entry string, out *Insta
 	return c.set(old.text, keys, entry)
 }
 
+// written is the text of an entry as Install has written it last; "" if that is not known.
+func (e Env) written(path, name string) string {
+	rec, err := load(e.recordPath(path, name))
+	if err != nil || rec == nil || len(rec.Changes) != 1 {
+		return ""
+	}
+	return rec.Changes[0].Entries[0].New
+}
+
 // isMesh reports whether an entry is the mesh's.
 func (e Env) isMesh(c Client, path, name string, entry map[string]any) bool {
 	return ours(entry) || e.installed(c, path, name, entry)
@@ -107,8 +116,8 @@ func (e Env) isMesh(c Client, path, name string, entry map[string]any) bool {
 
 // installed reports whether an entry is as Install has written it. Its URL can be that of another machine.
 func (e Env) installed(c Client, path, name string, entry map[string]any) bool {
-	rec, err := load(e.recordPath(path, name))
-	return err == nil && rec != nil && len(rec.Changes) == 1 && c.covers(entry, rec.Changes[0].Entries[0].New)
+	written := e.written(path, name)
+	return written != "" && c.covers(entry, written)
 }
 
 // recordPath is where the record of an entry in a client's file is.

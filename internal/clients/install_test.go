@@ -167,6 +167,28 @@ func TestExtendedEntry(t *testing.T) {
 	}
 }
 
+// TestSmallerEntry: what Install has written and does not write any more is taken away, and an entry that is switched off is
+// written again.
+func TestSmallerEntry(t *testing.T) {
+	e, path := place(t, ".cursor/mcp.json", `{"mcpServers":{}}`)
+	c, _ := Find("cursor")
+	s := Setup{Client: c, Scope: User, Name: "mesh", Entry: Entry{URL: "http://127.0.0.1:7331/mcp", TokenVar: "T"}}
+	if _, err := e.Install(s); err != nil || !strings.Contains(read(t, path), "Authorization") {
+		t.Fatal(err, read(t, path))
+	}
+	s.Entry.TokenVar = ""
+	if out, err := e.Install(s); err != nil || out.Action != "replaced" || strings.Contains(read(t, path), "Authorization") {
+		t.Errorf("%+v %v: %s", out, err, read(t, path))
+	}
+	off := strings.Replace(read(t, path), `"url"`, `"disabled":true,"url"`, 1)
+	if err := os.WriteFile(path, []byte(off), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := e.Install(s); err != nil || out.Action != "replaced" || strings.Contains(read(t, path), "disabled") {
+		t.Errorf("%+v %v: %s", out, err, read(t, path))
+	}
+}
+
 // TestHomeIsProject: in the home directory, the project's file of some clients is the user's. It is read once.
 func TestHomeIsProject(t *testing.T) {
 	e, _ := place(t, ".cursor/mcp.json", `{"mcpServers":{"a":{"command":"x"}}}`)

@@ -195,6 +195,21 @@ func (c Client) covers(entry map[string]any, written string) bool {
 	return c.same(own, written)
 }
 
+// hasMore reports whether an entry is switched off, or has members of the earlier one that the new one lacks.
+func (c Client) hasMore(now map[string]any, earlier, written string) bool {
+	old, errOld := c.parse(earlier)
+	want, errWant := c.parse(written)
+	if now["disabled"] == true || now["enabled"] == false {
+		return true
+	}
+	for key := range old {
+		if want[key] == nil && now[key] != nil && errOld == nil && errWant == nil {
+			return true
+		}
+	}
+	return false
+}
+
 // same reports whether an entry is the one that was written.
 func (c Client) same(entry map[string]any, written string) bool {
 	want, err := c.parse(written)

@@ -279,7 +279,7 @@ func TestEntryFilters(t *testing.T) {
 			if got := p.list("resources/list", "resources", "uri"); got != tt.resources {
 				t.Errorf("resources: %s", got)
 			}
-			for _, uri := range []string{tt.refused, "file:///a/../c/d", "file:///%61/x", "mesh://one/file:%2F%2F%2Fa%2F..%2Fc%2Fd"} {
+			for _, uri := range []string{tt.refused, "file:///a/../c/d", "file:///%63/d", "mesh://one/file:%2F%2F%2Fa%2F..%2Fc%2Fd"} {
 				if got := p.ask(`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"` + uri + `"}}`); !strings.Contains(got, `"code":-32002`) {
 					t.Errorf("%s: %s", uri, got)
 				}
@@ -288,6 +288,24 @@ func TestEntryFilters(t *testing.T) {
 	}
 	if err := (ViewOptions{Exclude: []string{"a[b/c]"}}).withDefaults().check(); err == nil {
 		t.Error("a set of characters with a slash is accepted")
+	}
+}
+
+// TestPermitsUnlisted: a view with patterns passes on no URI that a server may read as another one.
+func TestPermitsUnlisted(t *testing.T) {
+	o := ViewOptions{Only: []string{"x/resource:file:///docs/*", "x/resource:doc:pub/*"}, Exclude: []string{"x/resource:*/secret/*"}}
+	for uri, want := range map[string]bool{
+		"file:///docs/a": true, "file:///docs/M\u00fcller (1).txt": true, "file:///docs/a%2Fb": true, "file:///docs/%61": true, "doc:pub/a": true,
+		"file:///etc/a": false, "file:///docs/../etc/a": false, "file:///docs/%2E%2e/etc/a": false, "file:///docs/..%2Fetc": false,
+		"file:///docs/secret/a": false, "file:///docs/%73ecret/a": false, "file:///docs/secret%2Fa": false, "file:///docs//secret/a": false,
+		"doc:pub/../secret": false, "doc:pub\\..\\x": false, "file:///docs/%zz": false,
+	} {
+		if o.permitsUnlisted("x", uri) != want {
+			t.Errorf("%s: want %t", uri, want)
+		}
+	}
+	if !(ViewOptions{}).permitsUnlisted("x", "doc:pub/../secret") {
+		t.Error("refused without patterns")
 	}
 }
 

@@ -36,18 +36,20 @@ func (o ViewOptions) permitsEntry(kind listKind, id, key string) bool {
 	return (len(o.Only) == 0 || slices.ContainsFunc(o.Only, matches)) && !slices.ContainsFunc(o.Exclude, matches)
 }
 
-// permitsForm reports whether the view may pass on a URI that is in no list. A server may read another resource than the patterns
-// have compared, if the URI has dot segments, or escapes of ordinary characters.
-func (o ViewOptions) permitsForm(uri string) bool {
+// permitsUnlisted reports whether the view may pass on the URI of a resource that is in no list. The server may normalise it, and
+// then read another resource than the patterns have compared: dot segments are refused, and escapes are compared as what they stand for, too.
+func (o ViewOptions) permitsUnlisted(id, uri string) bool {
 	if len(o.Only)+len(o.Exclude) == 0 {
 		return true
 	}
-	u, err := url.Parse(uri)
-	if err != nil || u.RawPath != "" || strings.Contains(uri, `\`) {
-		return false
+	plain, err := url.PathUnescape(uri)
+	rest := plain
+	if _, after, ok := strings.Cut(plain, ":"); ok {
+		rest = strings.TrimPrefix(after, "//") // before the authority
 	}
-	clean := path.Clean(u.Path)
-	return u.Path == "" || u.Path == clean || u.Path == clean+"/"
+	odd := slices.ContainsFunc(strings.Split(rest, "/"), func(segment string) bool { return segment == "." || segment == ".." })
+	return err == nil && !odd && !strings.Contains(rest, "//") && !strings.Contains(plain, `\`) &&
+		o.permitsEntry(resources, id, uri) && o.permitsEntry(resources, id, plain)
 }
 
 // withoutSlashes replaces slashes, which * does not match.
@@ -158,23 +160,20 @@ func (v *view) owner(o ViewOptions, uri string) (id, own string, ok bool) {
 		has := slices.ContainsFunc(v.readers, func(r reader) bool { return r.id == id })
 		listed := v.lists[resources].byKey[own]
 		named := v.lists[resources].byKey[uri] != nil || listed != nil && listed.key.ID == id
-		return id, own, err == nil && own != "" && has && o.permitsEntry(resources, id, own) && (named || o.permitsForm(own))
+		return id, own, err == nil && own != "" && has && (named && o.permitsEntry(resources, id, own) || o.permitsUnlisted(id, own))
 	}
 	if e := v.lists[resources].byKey[uri]; e != nil {
 		return e.key.ID, e.key.Tool, e.skill == nil
 	}
-	if !o.permitsForm(uri) {
-		return "", uri, false
-	}
 	longest := -1
 	for _, r := range v.readers { // in the order of their ids
 		for _, e := range r.templates {
-			if literal, fits := e.template.Matches(uri); fits && literal > longest && o.permitsEntry(resources, r.id, uri) {
+			if literal, fits := e.template.Matches(uri); fits && literal > longest && o.permitsUnlisted(r.id, uri) {
 				id, longest = r.id, literal
 			}
 		}
 	}
-	if id == "" && len(v.readers) == 1 && o.permitsEntry(resources, v.readers[0].id, uri) {
+	if id == "" && len(v.readers) == 1 && o.permitsUnlisted(v.readers[0].id, uri) {
 		id = v.readers[0].id // it may have resources that it does not list
 	}
 	return id, uri, id != ""

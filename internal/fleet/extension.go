@@ -76,21 +76,6 @@ func newExtension(id string, now time.Time) *extension {
 		requests: map[string]*announceRequests{}, handshakes: map[handshakeKey]*handshake{}, hosts: map[string]bool{}, since: now}
 }
 
-// impliedAnnouncement returns the announcement of a service that only sends heartbeats, if there are several the instance's own.
-// It returns nil for other services.
-func (x *extension) impliedAnnouncement(instance string) *announced {
-	own := x.announcements[instance]
-	for _, a := range x.announcements {
-		if !a.implied { // either all announcements are implied or none
-			return nil
-		}
-		if own == nil {
-			return a
-		}
-	}
-	return own
-}
-
 // choose selects the announcement and the handshake for the spec: of the highest version that is ready and has
 // completed a handshake, then of the lowest instance. Without a candidate the previous choice stays. Before the first
 // one, the highest announced version is shown without tools. It reports whether the choice changed.

@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -63,26 +62,15 @@ func (na *natives) handleHeartbeat(id string, data []byte, now time.Time) {
 		if x == nil {
 			return
 		}
-	} else if a := x.impliedAnnouncement(b.Instance); a != nil {
-		if x = na.renewImplied(x, a, &b, now); x == nil {
+	} else if a := x.announcements[b.Instance]; a != nil && a.implied && b.Version != "" && compareVersions(b.Version, a.Version) > 0 {
+		upgraded := *a
+		upgraded.Version, upgraded.at = b.Version, now
+		if x = na.admit(&upgraded, now); x == nil {
 			return
 		}
 	}
 	na.observe(x, b, now)
 	na.checkAnnouncement(x, &b, now)
-}
-
-// renewImplied moves the implied announcement of a service that only sends heartbeats to an instance that is new, or has a higher
-// version: its tools may be others. One such announcement is enough, because all instances answer on the same subject.
-func (na *natives) renewImplied(x *extension, a *announced, b *heartbeat.Message, now time.Time) *extension {
-	_, known := na.mon.Instance(x.id, b.Instance)
-	if known && (b.Instance != a.Instance || b.Version == "" || compareVersions(b.Version, a.Version) <= 0) {
-		return x
-	}
-	moved := *a
-	moved.Instance, moved.Version, moved.at = b.Instance, cmp.Or(b.Version, a.Version), now
-	na.removeAnnouncement(x, a.Instance)
-	return na.admit(&moved, now)
 }
 
 // observe applies the state of an instance of x, as reported by a heartbeat or an inventory.

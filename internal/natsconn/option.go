@@ -36,9 +36,12 @@ func Option() nats.Option {
 			if subject, ok := deniedSubject(deniedPublish, err); ok {
 				d.traffic.denials.add(subject, time.Now())
 			}
-			if onError != nil {
+			switch { // without a handler, nats.go would print the error, too
+			case onError != nil:
 				onError(nc, s, err)
-			} else { // nats.go's own handler would print it, too
+			case s != nil:
+				fmt.Fprintf(os.Stderr, "%v on connection [%s] for subscription on %q\n", err, nc.Opts.Name, s.Subject)
+			default:
 				fmt.Fprintf(os.Stderr, "%v on connection [%s]\n", err, nc.Opts.Name)
 			}
 		}

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // publisher holds what the leader has yet to write. Keys are marked, and their documents are built only when they are
@@ -75,8 +77,14 @@ func (p *publisher) charge(batch map[string][]byte) {
 	}
 }
 
-// idOf is the id of an extension in a key. Its documents are held together: followers see a version with its instances.
-func idOf(key string) string { return key[strings.IndexByte(key, '.')+1:] }
+// idOf is the id of the extension of a spec or a state, which are held together: followers see a version with its instances. Any
+// other key is its own.
+func idOf(key string) string {
+	if kind, id, _ := strings.Cut(key, "."); kind == wire.KindSpec || kind == wire.KindState {
+		return id
+	}
+	return key
+}
 
 func later(a, b time.Time) time.Time {
 	if a.Before(b) {

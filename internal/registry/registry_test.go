@@ -149,32 +149,6 @@ func TestUnannounced(t *testing.T) {
 	})
 }
 
-// TestUnannouncedRestart: a service that only sends heartbeats and restarts with another instance name and other tools is shown
-// with these.
-func TestUnannouncedRestart(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bed) {
-		r, _ := b.registry(Config{})
-		b.leading(r)
-		unannounced := func(version, instance string, tools ...string) *fakeExt {
-			e := b.ext("weather", version, "", tools...) // serves ext.weather.rpc
-			e.a.Instance = instance
-			return e
-		}
-		before := unannounced("1.0.0", "n1", "get")
-		stop := before.sendHeartbeats()
-		tools := func(n int) func() bool { return func() bool { s, _ := b.spec("weather"); return len(s.Tools) == n } }
-		b.await("it has its tool", tools(1))
-		stop()
-		before.silence()
-		unannounced("1.1.0", "n2", "get", "set").sendHeartbeats()
-		began := time.Now()
-		b.await("it has its new tools", tools(2))
-		if took := time.Since(began); took > 40*time.Second {
-			t.Errorf("its new tools are shown after %v", took)
-		}
-	})
-}
-
 // TestRepeatedHandshakeOfHigherVersion: while the handshake of the highest version is repeated, its former tools stay, and not those
 // of a lower version that is also ready.
 func TestRepeatedHandshakeOfHigherVersion(t *testing.T) {

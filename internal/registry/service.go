@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 	"golang.org/x/mod/semver"
 
@@ -95,7 +96,7 @@ func (r *Registry) serve(ctx context.Context) (micro.Service, error) {
 	}
 	err = svc.AddEndpoint("rpc", micro.HandlerFunc(func(req micro.Request) { r.handle(ctx, req) }),
 		micro.WithEndpointSubject(r.cfg.Prefix.RegistryRPC()), micro.WithEndpointQueueGroup(wire.QueueGroup),
-		micro.WithEndpointPendingLimits(maxWaiting, -1))
+		micro.WithEndpointPendingLimits(maxWaiting, nats.DefaultSubPendingBytesLimit))
 	if err != nil {
 		_ = svc.Stop() // the first error is more useful
 		return nil, fmt.Errorf("serving %s: %w", r.cfg.Prefix.RegistryRPC(), err)

@@ -101,7 +101,9 @@ func pairs(args []string, schema []Property) (json.RawMessage, error) {
 		}
 		seen[key] = true
 		if object, member, ok := strings.Cut(key, "."); ok && declares(schema, object) && !declares(schema, key) {
-			faults = append(faults, fmt.Sprintf("%s is a member of %s: write %s:='{\"%s\":…}'", key, object, object, member))
+			inner := strings.Count(member, ".")
+			faults = append(faults, fmt.Sprintf("%s is a member of %s: write all of its members as %s:='{\"%s\":…%s}'", key, object, object,
+				strings.ReplaceAll(member, ".", `":{"`), strings.Repeat("}", inner)))
 			continue
 		}
 		types := []string{"json"}

@@ -46,8 +46,10 @@ func TestProperties(t *testing.T) {
 // TestMembers: the member of an object is not an argument, unless the schema has an argument with this name.
 func TestMembers(t *testing.T) {
 	known := Properties(json.RawMessage(`{"properties":{"address":{"type":"object"},"a.b":{"type":"integer"},"a":{"type":"object"}}}`))
-	if _, err := pairs([]string{"address.city=Ghent"}, known); err == nil || !strings.Contains(err.Error(), `write address:='{"city":…}'`) {
-		t.Error(err)
+	for arg, want := range map[string]string{"address.city=Ghent": `address:='{"city":…}'`, "address.geo.lat=1": `address:='{"geo":{"lat":…}}'`} {
+		if _, err := pairs([]string{arg}, known); err == nil || !strings.Contains(err.Error(), want) {
+			t.Error(err)
+		}
 	}
 	for _, arg := range []string{"a.b=1", "x.y=1"} {
 		if _, err := pairs([]string{arg}, known); err != nil {
