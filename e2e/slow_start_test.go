@@ -130,6 +130,33 @@ func TestCallTimeoutHint(t *testing.T) {
 	t.Errorf("exit %d, %s", code, stderr)
 }
 
+// TestCallAcrossExit calls a tool that only reads, and whose process ends during the first call: extctl waits until the
+// extension is back and makes the call again.
+func TestCallAcrossExit(t *testing.T) {
+	t.Parallel()
+	url, _ := startNATS(t)
+	dir := t.TempDir()
+	slowExtension(t, dir, "once", 0)
+	write(t, filepath.Join(dir, "once", "server.sh"), `
+id() { i=${line#*'"id":'}; printf %s "${i%%[,\}]*}"; }
+[ -e called ] && sleep 1.5
+while IFS= read -r line; do
+	case $line in
+	*'"initialize"'*) printf '{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"pid","annotations":{"readOnlyHint":true}}]}}\n' "$(id)" ;;
+	*'pid"'*) [ -e called ] || { touch called; kill -9 $$; }; printf '{"jsonrpc":"2.0","id":%s,"result":{"pid":1}}\n' "$(id)" ;;
+	*'"id":'*) printf '{"jsonrpc":"2.0","id":%s,"result":{}}\n' "$(id)" ;;
+	esac
+done
+`)
+	env := []string{"NATS_URL=" + url}
+	start(t, env, program(t, "registry"))
+	start(t, env, program(t, "stdio-bridge"), "--name", "once", "--search-path", dir)
+	extctlOK(t, url, "wait", "once")
+	if pid := pidOf(t, url, "once"); pid != 1 {
+		t.Errorf("the call returned %d, want 1", pid)
+	}
+}
+
 // TestCallAfterKill kills extensions that need up to six seconds to start, and calls them at once: for the first time,
 // when they are restarted without a delay, and again. Every call succeeds within its time.
 func TestCallAfterKill(t *testing.T) {

@@ -178,17 +178,21 @@ func (s *session) callOrWait(ctx context.Context, o mesh.ClientOptions, tool str
 	return result, err
 }
 
-// mayReturn reports whether a call failed because no instance took it, for now.
+// mayReturn reports whether a call failed because no instance takes it, for now. A call that has ended with its instance may
+// have run: it is made again only if its tool allows that.
 func mayReturn(c *mesh.Catalog, tool string, err error) bool {
 	if err == nil {
 		return false
 	}
 	e := rpc.AsError(err)
-	if d := e.Details(); d.Ran != rpc.RanNo || !errors.Is(e, rpc.CodeUnavailable) && !errors.Is(e, rpc.CodeExited) {
+	if !errors.Is(e, rpc.CodeUnavailable) && !errors.Is(e, rpc.CodeExited) {
 		return false
 	}
-	x, _, resolveErr := c.Resolve(tool)
-	return resolveErr == nil && (x.State.State == heartbeat.Ready || wire.IsReturning(x.State))
+	x, t, resolveErr := c.Resolve(tool)
+	if resolveErr != nil || e.Details().Ran != rpc.RanNo && !t.Repeatable() {
+		return false
+	}
+	return x.State.State == heartbeat.Ready || wire.IsReturning(x.State)
 }
 
 // watchCall returns ctx for calls of a tool; it ends when NATS denies one. Without a catalog, tool is <id>/<local name>.

@@ -76,6 +76,16 @@ func (t *Tool) AppendDescriptor(dst []byte) []byte {
 	return append(dst, '}')
 }
 
+// Repeatable reports whether the annotations of the tool allow it to run twice.
+func (t *Tool) Repeatable() bool {
+	var hints struct {
+		ReadOnly   bool `json:"readOnlyHint"`
+		Idempotent bool `json:"idempotentHint"`
+	}
+	err := json.Unmarshal(t.Member("annotations"), &hints)
+	return err == nil && (hints.ReadOnly || hints.Idempotent)
+}
+
 // Member returns one of the descriptor's other members, such as annotations, or nil if there is none with this key. Of
 // several with the key, the last counts.
 func (t *Tool) Member(key string) json.RawMessage {

@@ -129,7 +129,7 @@ func (r *retries) next(c *Client, t *target, a *attempt) step {
 		}
 	case rpc.CodeExited, rpc.CodeTimeout, rpc.CodeInternal, rpc.CodeUnavailable, rpc.CodeCancelled: // by another than the caller, for whom ask ends
 		r.pause = max(r.pause, time.Duration(d.RetryAfterMS)*time.Millisecond)
-		if d.Ran != rpc.RanNo && r.made < maxRepeats && r.pause <= maxPause && t.repeatable() {
+		if d.Ran != rpc.RanNo && r.made < maxRepeats && r.pause <= maxPause && t.tool != nil && t.tool.Repeatable() {
 			if r.mayHave == nil {
 				r.mayHave = a.err
 			}
@@ -216,19 +216,6 @@ func (c *Client) mayNotAddress(t *target) bool {
 	}
 	err := c.nc.LastError()
 	return errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), `"`+t.subject+`.`)
-}
-
-// repeatable reports whether the annotations of the tool allow it to run twice.
-func (t *target) repeatable() bool {
-	if t.tool == nil {
-		return false
-	}
-	var hints struct {
-		ReadOnly   bool `json:"readOnlyHint"`
-		Idempotent bool `json:"idempotentHint"`
-	}
-	err := json.Unmarshal(t.tool.Member("annotations"), &hints)
-	return err == nil && (hints.ReadOnly || hints.Idempotent)
 }
 
 // sleep waits for d. It returns false when ctx ends first, or immediately if it would.
