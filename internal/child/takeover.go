@@ -34,6 +34,7 @@ func TakeOver(file string) (ended int, release func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return ended, release, err
 	}
+	_ = os.Remove(file) // Replace keeps its mode
 	if err := document.Replace(file, []byte(own), 0o600, nil); err != nil {
 		return ended, release, err
 	}

@@ -91,6 +91,9 @@ func (e Env) install(c Client, old file, keys []string, entry string, out *Insta
 		out.Action = "replaced"
 		switch {
 		case c.covers(now, entry) && !c.hasMore(now, e.written(old.path, keys[1]), entry):
+			if off := switchedOff(now); off != "" {
+				return c.remove(old.text, append(keys, off))
+			}
 			out.Action = "unchanged"
 			return old.text, nil
 		case !e.isMesh(c, old.path, keys[1], now):

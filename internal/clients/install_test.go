@@ -180,11 +180,31 @@ func TestSmallerEntry(t *testing.T) {
 	if out, err := e.Install(s); err != nil || out.Action != "replaced" || strings.Contains(read(t, path), "Authorization") {
 		t.Errorf("%+v %v: %s", out, err, read(t, path))
 	}
-	off := strings.Replace(read(t, path), `"url"`, `"disabled":true,"url"`, 1)
-	if err := os.WriteFile(path, []byte(off), 0o600); err != nil {
+	change := func(e Env, path, old, by string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(strings.Replace(read(t, path), old, by, 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	change(e, path, `"url"`, `"disabled":true,"disabledTools":["x"],"url"`)
+	if out, err := e.Install(s); err != nil || out.Action != "replaced" || strings.Contains(read(t, path), `"disabled"`) || !strings.Contains(read(t, path), "disabledTools") {
+		t.Errorf("%+v %v: %s", out, err, read(t, path))
+	}
+	s.Entry.TokenVar = "T"
+	if _, err := e.Install(s); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := e.Install(s); err != nil || out.Action != "replaced" || strings.Contains(read(t, path), "disabled") {
+	change(e, path, `"Authorization":`, `"X-Team":`) // the user's own header
+	s.Entry.TokenVar = ""
+	if out, err := e.Install(s); err != nil || out.Action != "unchanged" || !strings.Contains(read(t, path), "X-Team") {
+		t.Errorf("%+v %v: %s", out, err, read(t, path))
+	}
+
+	// An entry by hand for a team's server is no other server because it is switched off.
+	e, path = place(t, ".codex/config.toml", "[mcp_servers.mesh]\nurl = \"https://tools.example.com/mcp\"\ntool_timeout_sec = 300\nenabled = false\n")
+	c, _ = Find("codex")
+	s = Setup{Client: c, Scope: User, Name: "mesh", Entry: Entry{URL: "https://tools.example.com/mcp"}}
+	if out, err := e.Install(s); err != nil || out.Action != "replaced" || strings.Contains(read(t, path), "enabled") {
 		t.Errorf("%+v %v: %s", out, err, read(t, path))
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -195,15 +196,23 @@ func (c Client) covers(entry map[string]any, written string) bool {
 	return c.same(own, written)
 }
 
-// hasMore reports whether an entry is switched off, or has members of the earlier one that the new one lacks.
+// switchedOff returns the member that switches an entry off; "" if it is on.
+func switchedOff(entry map[string]any) string {
+	switch {
+	case entry["disabled"] == true:
+		return "disabled"
+	case entry["enabled"] == false:
+		return "enabled"
+	}
+	return ""
+}
+
+// hasMore reports whether an entry still has members of the earlier one that the new one lacks.
 func (c Client) hasMore(now map[string]any, earlier, written string) bool {
 	old, errOld := c.parse(earlier)
 	want, errWant := c.parse(written)
-	if now["disabled"] == true || now["enabled"] == false {
-		return true
-	}
 	for key := range old {
-		if want[key] == nil && now[key] != nil && errOld == nil && errWant == nil {
+		if want[key] == nil && errOld == nil && errWant == nil && reflect.DeepEqual(now[key], old[key]) {
 			return true
 		}
 	}

@@ -36,20 +36,45 @@ func (o ViewOptions) permitsEntry(kind listKind, id, key string) bool {
 	return (len(o.Only) == 0 || slices.ContainsFunc(o.Only, matches)) && !slices.ContainsFunc(o.Exclude, matches)
 }
 
-// permitsUnlisted reports whether the view may pass on the URI of a resource that is in no list. The server may normalise it, and
-// then read another resource than the patterns have compared: dot segments are refused, and escapes are compared as what they stand for, too.
+// permitsUnlisted reports whether the view may pass on the URI of a resource that is in no list. If a pattern selects resources
+// of the extension, a server that normalises the URI must not read another one than the patterns were compared with: dot
+// segments are refused, and the URI is also compared without its escapes, with patterns without theirs.
 func (o ViewOptions) permitsUnlisted(id, uri string) bool {
-	if len(o.Only)+len(o.Exclude) == 0 {
-		return true
+	narrow := func(pattern string) bool {
+		of, glob, _ := strings.Cut(pattern, "/")
+		ok, _ := path.Match(of, id)
+		return ok && strings.HasPrefix(glob, kinds[resources].pattern)
 	}
-	plain, err := url.PathUnescape(uri)
-	rest := plain
-	if _, after, ok := strings.Cut(plain, ":"); ok {
-		rest = strings.TrimPrefix(after, "//") // before the authority
+	if !slices.ContainsFunc(slices.Concat(o.Only, o.Exclude), narrow) {
+		return o.permitsEntry(resources, id, uri)
 	}
-	odd := slices.ContainsFunc(strings.Split(rest, "/"), func(segment string) bool { return segment == "." || segment == ".." })
-	return err == nil && !odd && !strings.Contains(rest, "//") && !strings.Contains(plain, `\`) &&
-		o.permitsEntry(resources, id, uri) && o.permitsEntry(resources, id, plain)
+	at, _, _ := strings.Cut(uri, "#")
+	at, _, _ = strings.Cut(at, "?")
+	at, err := url.PathUnescape(at)
+	whole, wholeErr := url.PathUnescape(uri)
+	if err != nil || wholeErr != nil || strings.Contains(whole, `\`) || strings.Contains(strings.Replace(at, "://", "", 1), "//") {
+		return false
+	}
+	segments := strings.FieldsFunc(at, func(r rune) bool { return r == '/' || r == ':' })
+	if slices.Contains(segments, ".") || slices.Contains(segments, "..") {
+		return false
+	}
+	plain := ViewOptions{Only: unescaped(o.Only), Exclude: unescaped(o.Exclude)}
+	return o.permitsEntry(resources, id, uri) && plain.permitsEntry(resources, id, whole)
+}
+
+// globEscapes are escapes of characters that mean something else in a pattern.
+var globEscapes = strings.NewReplacer("%2A", `\*`, "%2a", `\*`, "%3F", `\?`, "%3f", `\?`, "%5B", `\[`, "%5b", `\[`, "%5C", `\\`, "%5c", `\\`)
+
+// unescaped returns patterns with the characters that their escapes stand for.
+func unescaped(patterns []string) []string {
+	out := slices.Clone(patterns)
+	for i, pattern := range out {
+		if plain, err := url.PathUnescape(globEscapes.Replace(pattern)); err == nil {
+			out[i] = plain
+		}
+	}
+	return out
 }
 
 // withoutSlashes replaces slashes, which * does not match.
