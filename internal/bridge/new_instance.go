@@ -3,6 +3,7 @@ package bridge
 import (
 	"cmp"
 	"encoding/json"
+	"time"
 
 	"github.com/extmesh/extmesh/internal/breaker"
 	"github.com/extmesh/extmesh/internal/supervise"
@@ -22,7 +23,7 @@ func (b *Bridge) newInstance(w *workload, replica int) *instance {
 		agent:    b.planner.agentVersion(),
 		mesh:     b.node.Join(a),
 		memory:   b.memory,
-		updates:  &subscriptions{workload: w},
+		updates:  &subscriptions{workload: w, began: time.Now()},
 		turns:    b.turns,
 		log:      b.log.With("extension", w.id()),
 		output:   output{lines: &ring{}, noise: newNoiseLimits(), eventLimit: newEventLimit()},

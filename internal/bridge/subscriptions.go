@@ -24,6 +24,7 @@ const (
 type subscriptions struct {
 	workload *workload
 	publish  func(notification []byte) error
+	began    time.Time
 
 	mu    sync.Mutex
 	until map[string]time.Time
@@ -56,6 +57,11 @@ func (s *subscriptions) renew(uri string) (outcome int) {
 		s.sweep = time.AfterFunc(subscriptionLease, s.expire) // ends when there are no more subscriptions
 	}
 	return outcome
+}
+
+// isRecent reports whether a new subscription may be the renewal of one at an earlier process of the bridge.
+func (s *subscriptions) isRecent() bool {
+	return time.Since(s.began) < subscriptionLease
 }
 
 // drop removes a subscription that the server does not have.
@@ -136,7 +142,7 @@ type subscribing struct {
 func (s *subscribing) Deliver(x *jsonrpc.Exchange, r jsonrpc.Reply) {
 	_, err := r.Result()
 	switch {
-	case err == nil && s.to == nil: // it may have changed while the server was away
+	case err == nil && (s.to == nil || s.all.isRecent()): // it may have changed while the server, or the bridge, was away
 		s.all.publishUpdated(s.uri)
 	case err != nil && (s.to != nil || !s.all.workload.hasEnded(err)): // the next child is subscribed again
 		s.all.drop(s.uri) // callers renew what they want, which subscribes again

@@ -68,6 +68,9 @@ func TestSubscriptions(t *testing.T) {
 		}
 		_ = subscribe("bad")
 		want("refused", `resources/subscribe {"uri":"bad"}`, `resources/subscribe {"uri":"bad"}`)
+		if len(l.published) != 0 {
+			t.Errorf("a new subscription publishes %q", l.published)
+		}
 		time.Sleep(60 * time.Second)
 		_ = subscribe("a")
 		_ = subscribe("b")
@@ -88,6 +91,24 @@ func TestSubscriptions(t *testing.T) {
 		}
 		_ = subscribe("a")
 		want("again", `resources/subscribe {"uri":"a"}`)
+	})
+}
+
+// TestSubscriptionsOfEarlierBridge: a bridge that has just started cannot tell a renewal from a new subscription. The resource
+// may have changed while no bridge was subscribed.
+func TestSubscriptionsOfEarlierBridge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, f := updatesBed(sendsUpdates)
+		f.updates.began = time.Now()
+		for range 2 {
+			if _, err := f.Handle(t.Context(), &rpc.Request{Method: "resources/subscribe", Params: json.RawMessage(`{"uri":"a"}`)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(l.published) != 1 || !strings.Contains(l.published[0], `"notifications/resources/updated","params":{"uri":"a"}`) {
+			t.Errorf("published: %q", l.published)
+		}
+		time.Sleep(subscriptionLease + time.Second) // ends the timer
 	})
 }
 

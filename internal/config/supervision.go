@@ -4,6 +4,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/launch"
 	"github.com/extmesh/extmesh/internal/supervise"
 	"github.com/extmesh/extmesh/pkg/manifest"
@@ -138,8 +139,8 @@ func (m mapping) supervision(s *Supervision) {
 	m.duration("max_backoff", &s.MaxBackoff, time.Millisecond, time.Hour)
 	m.duration("reset_after", &s.ResetAfter, instant, day)
 	m.duration("shutdown_grace", &s.ShutdownGrace, instant, 5*time.Minute)
-	m.size("max_line", &s.MaxLine, 4<<10, 1<<30)
-	m.size("max_result", &s.MaxResult, 4<<10, 1<<30)
+	m.size("max_line", &s.MaxLine, 4<<10, jsonrpc.DefaultMaxLine) // callers take no more
+	m.size("max_result", &s.MaxResult, 4<<10, jsonrpc.DefaultMaxLine)
 	m.integer("max_inflight", &s.MaxInflight, 1, 1<<16)
 	m.integer("replicas", &s.Replicas, 1, 64)
 	if m.Faults > before {

@@ -176,6 +176,9 @@ func explainCode(t *callee, e *rpc.Error, d rpc.Details, timeout time.Duration, 
 	case rpc.CodeBreakerOpen:
 		return fail(fmt.Sprintf("%s receives no calls for now, because it did not answer several calls in time.", t.where()), t.notRun(), retryAfter(d))
 	case rpc.CodeOverloaded:
+		if d.Ran != rpc.RanNo { // for its answer
+			return fail(fmt.Sprintf("The result of %s was discarded, because its host has no memory for it at the moment.", t.name), t.repeat())
+		}
 		return fail(fmt.Sprintf("%s is already running as many calls as it accepts%s.", t.where(), limitText(d.Limit)), t.notRun(), retryAfter(d))
 	case rpc.CodeTooLarge:
 		return explainSize(t, d)

@@ -55,6 +55,7 @@ func TestFailures(t *testing.T) {
 		{"breaker", made(rpc.CodeBreakerOpen, rpc.Details{Ran: no, RetryAfterMS: 4200}, "open")},
 		{"overloaded", made(rpc.CodeOverloaded, rpc.Details{Ran: no, Limit: 256, RetryAfterMS: 500}, "busy")},
 		{"overloaded, no details", made(rpc.CodeOverloaded, rpc.Details{Ran: no}, "busy")},
+		{"answer discarded", made(rpc.CodeOverloaded, rpc.Details{Ran: maybe, Size: 2 << 20}, "no memory")},
 		{"arguments too large", made(rpc.CodeTooLarge, rpc.Details{Ran: no, Size: 2 << 20, Limit: 1 << 20}, "large")},
 		{"answer too large", made(rpc.CodeTooLarge, rpc.Details{Ran: maybe, Size: 70 << 20, Limit: 64 << 20}, "large")},
 		{"cancelled", made(rpc.CodeCancelled, rpc.Details{Ran: maybe}, "cancelled")},

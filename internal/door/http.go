@@ -43,7 +43,7 @@ const (
 	headerTimeout  = 5 * time.Second
 	bodyTimeout    = 30 * time.Second // from the first byte of the request
 	idleTimeout    = 2 * time.Minute
-	replyTimeout   = time.Minute      // to write a JSON answer
+	replyTimeout   = time.Minute      // to write a JSON answer; more for a large one
 	eventTimeout   = 10 * time.Second // to write one event
 	keepAliveEvery = 15 * time.Second
 	sweepEvery     = time.Minute
@@ -221,7 +221,7 @@ func (x *exchange) error(status int, id []byte, e *rpc.Error) {
 }
 
 func writeJSON(w http.ResponseWriter, status int, body []byte) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(replyTimeout))
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(replyTimeout + time.Duration(len(body))*time.Second/slowest))
 	h := w.Header()
 	h["Content-Type"] = jsonType
 	if len(body) > 1024 { // net/http sends a small one with its length, and others in chunks

@@ -51,6 +51,7 @@ func TestComplete(t *testing.T) {
 	for result, want := range map[string]string{
 		`{}`: `{"resultType":"complete"}`, ` { "a":1}`: ` {"resultType":"complete","a":1}`, `{"resultType":"task"}`: `{"resultType":"task"}`,
 		`{"a":{"resultType":1}}`: `{"resultType":"complete","a":{"resultType":1}}`, `[]`: `[]`, ``: ``,
+		`"{\"a\":1}"`: `"{\"a\":1}"`, `[{}]`: `[{}]`,
 	} {
 		if got := string(EraModern.Complete([]byte(result))); got != want {
 			t.Errorf("%s: %s, want %s", result, got, want)

@@ -16,8 +16,8 @@ func (e Era) Complete(result []byte) []byte {
 	if e == EraLegacy || len(result) == 0 {
 		return result
 	}
-	open := bytes.IndexByte(result, '{')
-	if open < 0 {
+	open, ok := objectStart(result)
+	if !ok {
 		return result
 	}
 	if bytes.Contains(result, []byte("resultType")) || bytes.Contains(result, []byte(`\u00`)) { // seldom; to search the text is much faster than to parse it
@@ -33,11 +33,17 @@ const uncacheable = `"ttlMs":0,"cacheScope":"private"`
 
 // Uncacheable returns the result of resources/read as the era wants it: a modern one states for how long it may be cached.
 func (e Era) Uncacheable(result []byte) []byte {
-	open := bytes.IndexByte(result, '{')
-	if _, ok := jsonrpc.Member(result, "ttlMs"); e == EraLegacy || open < 0 || ok {
+	open, isObject := objectStart(result)
+	if _, ok := jsonrpc.Member(result, "ttlMs"); e == EraLegacy || !isObject || ok {
 		return result
 	}
 	return insert(result, open, uncacheable)
+}
+
+// objectStart returns where JSON text begins; ok is false if it is no object.
+func objectStart(text []byte) (at int, ok bool) {
+	at = len(text) - len(bytes.TrimLeft(text, " \t\r\n"))
+	return at, at < len(text) && text[at] == '{'
 }
 
 // insert returns an object, which begins at open, with more members in front.

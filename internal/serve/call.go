@@ -324,6 +324,9 @@ func (c *call) answer(r *jsonrpc.Reply) (chunked bool) {
 		c.at.failed("a result with isError")
 	}
 	limit := s.nc.MaxPayload() - wire.Headroom
+	if c.stream {
+		limit = min(limit, wire.ChunkedOver)
+	}
 	if size := int64(r.Size()); size > limit {
 		return c.large(r, size, limit)
 	}
@@ -344,7 +347,7 @@ func (c *call) answer(r *jsonrpc.Reply) (chunked bool) {
 	return false
 }
 
-// large sends an answer that does not fit into one message: in chunks, or an error.
+// large sends an answer that is too large for one message: in chunks, or an error.
 func (c *call) large(r *jsonrpc.Reply, size, limit int64) (chunked bool) {
 	s := c.s
 	details := rpc.Details{Size: size, Limit: limit}

@@ -18,9 +18,10 @@ const (
 	SuspectAfter   = 1300 * time.Millisecond // AcceptedAfter, a StreamTick, and the way
 	SilenceLimit   = 5 * time.Second
 	StreamTick     = 100 * time.Millisecond
-	ChunkSize      = 512 << 10
-	AckEvery       = 2 // chunks: what is under way delays the pings of a slow connection
-	MaxUnacked     = 2 // lots under way: while one is acknowledged the next is sent
+	ChunkedOver    = 1 << 20   // bytes of an answer to a streaming caller, or what fits into one message
+	ChunkSize      = 256 << 10 // what is under way delays the pings of a slow connection, and may be cut off by its server
+	AckEvery       = 2         // chunks
+	MaxUnacked     = 2         // lots under way: while one is acknowledged the next is sent
 	AckWait        = 10 * time.Second
 )
 

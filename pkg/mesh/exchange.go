@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
@@ -269,6 +271,7 @@ func (r *reception) progress(notification []byte) {
 	if r.t.progress == nil {
 		return
 	}
+	notification = validUTF8(notification)
 	if env, err := jsonrpc.Scan(notification); err == nil && env.IsNotification() {
 		r.t.progress(notification)
 	}
@@ -313,10 +316,18 @@ func (r *reception) end(m *nats.Msg) (json.RawMessage, error) {
 	return r.result(&nats.Msg{Data: r.text})
 }
 
+// validUTF8 replaces what is not UTF-8: only bridges check that, and one such byte ends the session of some MCP clients.
+func validUTF8(text []byte) []byte {
+	if utf8.Valid(text) {
+		return text
+	}
+	return bytes.ToValidUTF8(text, []byte("\uFFFD"))
+}
+
 // result reads the answer. Only errors with the headers of micro's are the mesh's; any other is the extension's own,
 // whatever its data is.
 func (r *reception) result(m *nats.Msg) (json.RawMessage, error) {
-	reply, err := jsonrpc.ParseReply(m.Data)
+	reply, err := jsonrpc.ParseReply(validUTF8(m.Data))
 	if err != nil {
 		if text := m.Header.Get(micro.ErrorHeader); text != "" { // a micro service with errors that are not JSON-RPC
 			r.origin = byExtension

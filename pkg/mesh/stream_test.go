@@ -41,7 +41,7 @@ func TestLargeAnswers(t *testing.T) {
 }
 
 // TestAcknowledgements reads the chunks of a large answer by hand. Two instances share a connection, so that each
-// acknowledgement reaches it twice, and counts once: the sender is 2 MiB ahead of what was acknowledged, at most.
+// acknowledgement reaches it twice, and counts once: the sender is 1 MiB ahead of what was acknowledged, at most.
 func TestAcknowledgements(t *testing.T) {
 	t.Parallel()
 	connect := startServer(t)
@@ -96,6 +96,19 @@ func TestAcknowledgements(t *testing.T) {
 	}
 	if len(acks) != 1 {
 		t.Errorf("the ack subjects of one answer are %v", acks)
+	}
+}
+
+// TestInvalidUTF8: what is not UTF-8 in an answer or in progress does not reach the caller, whose own client it may stop.
+func TestInvalidUTF8(t *testing.T) {
+	connect := startServer(t)
+	serveWeather(t, connect(), weather, rpc.HandlerFunc(func(_ context.Context, r *rpc.Request) (json.RawMessage, error) {
+		return json.RawMessage("\"gr\xfc\xdfe\""), r.Send("notifications/progress", json.RawMessage("{\"message\":\"\xfc\"}"))
+	}), serve.Options{})
+	var seen string
+	got, err := mesh.NewClient(connect(), mesh.ClientOptions{}).CallStream(t.Context(), "weather/x", nil, func(n json.RawMessage) { seen += string(n) })
+	if err != nil || string(got) != "\"gr\uFFFDe\"" || !strings.Contains(seen, "\"\uFFFD\"") {
+		t.Errorf("= %q, %v, progress %q", got, err, seen)
 	}
 }
 

@@ -109,11 +109,12 @@ func NewError(code Code, d Details, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Data: data}
 }
 
-// Details decodes e's data. It returns the zero Details for an extension's own error.
+// Details decodes e's data. It returns the zero Details for an extension's own error, whose kind, if it has one, is not that of
+// its code.
 func (e *Error) Details() Details {
 	var d Details
 	if len(e.Data) > 0 && e.Data[0] == '{' {
-		if json.Unmarshal(e.Data, &d) != nil {
+		if json.Unmarshal(e.Data, &d) != nil || d.Kind != e.Code.Kind() {
 			return Details{}
 		}
 	}
