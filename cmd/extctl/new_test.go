@@ -133,6 +133,46 @@ func TestNewPrograms(t *testing.T) {
 	}
 }
 
+// TestNewHelpers: the helpers of Python and Node pass on a tool's default, text with a line separator, a tool named list, and an
+// exit; each request is answered.
+func TestNewHelpers(t *testing.T) {
+	t.Parallel()
+	for program, file := range map[string]struct{ lang, name, text string }{
+		"python3": {"python", "main.py", `
+import sys
+from extmesh import run, tool
+
+@tool()
+def list(text: str, sides: int = 6) -> dict:
+    """Lists."""
+    return {"sides": sides, "length": len(text)}
+
+@tool()
+def leave() -> dict:
+    """Leaves."""
+    sys.exit("went")
+
+run()
+`},
+		"node": {"node", "main.mjs", `
+import { run, tool } from "./extmesh.mjs";
+tool("list", "Lists.", { text: { type: "string" }, sides: { type: "integer", default: 6 } }, ({ text, sides }) => ({ sides, length: text.length }));
+tool("leave", "Leaves.", {}, () => { throw new Error("went"); });
+run();
+`},
+	} {
+		dir := newExt(t, program, "--lang", file.lang)
+		if err := os.WriteFile(filepath.Join(dir, file.name), []byte(file.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		stdout, stderr := runIn(t, dir, nil, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"list","arguments":{"text":"a`+"\u2028"+`b"}}}`+"\n"+
+			`{"jsonrpc":"2.0","id":2,"method":"tools/leave"}`+"\n", program, file.name)
+		if plain := strings.ReplaceAll(stdout, " ", ""); !strings.Contains(plain, `"result":{"sides":6,"length":3}`) || strings.Count(plain, `"id":`) != 2 || !strings.Contains(plain, "went") {
+			t.Errorf("%s: %s%s", program, stdout, stderr)
+		}
+	}
+}
+
 // TestNewServers runs MCP servers, and extensions that a bridge calls over HTTP, and calls a tool of each.
 func TestNewServers(t *testing.T) {
 	t.Parallel()

@@ -76,6 +76,9 @@ func upSettings(o upOptions, logger *slog.Logger) (config.Config, error) {
 	if c.SearchPaths = o.dirs; !o.noConfig {
 		c, err = bridge.Settings(o.config, o.dirs, logger)
 	}
+	if o.join && len(o.dirs) > 0 {
+		c.Links = nil // the extctl up that is joined runs them
+	}
 	if o.watch || !c.Watch.NoReload {
 		c.Watch.Enabled, c.Watch.Reload = c.Watch.Enabled || o.watch, true
 	}

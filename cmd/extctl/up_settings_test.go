@@ -28,4 +28,8 @@ func TestUpInOpenedDirectory(t *testing.T) {
 	if c, err = upSettings(o, slog.New(slog.DiscardHandler)); err != nil || len(c.Links) != 1 {
 		t.Errorf("extctl up itself: %+v, %v", c, err)
 	}
+	o.join = true
+	if c, err = upSettings(o, slog.New(slog.DiscardHandler)); err != nil || len(c.Links) > 0 {
+		t.Errorf("extctl up --join DIR runs the links a second time: %+v, %v", c, err)
+	}
 }

@@ -113,7 +113,7 @@ func sources(ctx context.Context, dir string, ignore []string) (map[string]stamp
 			return errTooManySources
 		}
 		name := d.Name()
-		skip := strings.HasPrefix(name, ".")
+		skip := strings.HasPrefix(name, ".") || strings.HasPrefix(name, "#") // Emacs saves what is being typed as #name#
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()

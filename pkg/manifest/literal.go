@@ -8,16 +8,17 @@ import (
 )
 
 // shellVariable matches a value that only a shell would expand: $NAME alone, before a path, or in a header. A name is in
-// capitals: a warning shows the value, which must not be a password such as $ecret.
-var shellVariable = regexp.MustCompile(`^((?:Bearer|Basic|Token) )?\$([A-Z_][A-Z0-9_]*)((/[^\s]*)?)$`)
+// capitals: a warning shows the value, which must not be a password such as $ecret. ${NAME} is a placeholder where those are
+// replaced.
+var shellVariable = regexp.MustCompile(`^((?:Bearer|Basic|Token) )?\$(\{)?([A-Z_][A-Z0-9_]*)\}?((/[^\s]*)?)$`)
 
 // literal warns about a value that is written as for a shell, which does not read it. expands reports whether placeholders
 // in it are replaced.
 func (t transportTable) literal(key, value string, expands bool) {
 	instead := ""
 	switch m := shellVariable.FindStringSubmatch(value); {
-	case m != nil:
-		instead = m[1] + "${" + m[2] + "}" + m[3]
+	case m != nil && m[2] == "", m != nil && !expands && !strings.HasPrefix(m[3], "EXTENSION_"): // misplaced warns about those
+		instead = m[1] + "${" + m[3] + "}" + m[4]
 	case strings.HasPrefix(value, "~/") && !t.Loose: // a sidecar's is replaced
 		instead = "${HOME}" + value[1:]
 	default:

@@ -15,6 +15,8 @@ func TestWrittenForAShell(t *testing.T) {
 		{"[transport]\ntype = \"stdio\"\ncommand = \"./my program\"\n", ""},
 		{"[transport]\ntype = \"stdio\"\ncommand = \"c\"\nargs = [\"~/data\"]\n", `p:9:9: warn: transport.args[0]: "~/data" is taken literally`},
 		{"[transport]\ntype = \"stdio\"\ncommand = \"c\"\nargs = [\"$HOME/x\"]\n", `p:9:9: warn: transport.args[0]: "$HOME/x" is taken literally`},
+		{"[transport]\ntype = \"stdio\"\ncommand = \"c\"\nargs = [\"${HOME}/x\"]\n", `p:9:9: warn: transport.args[0]: "${HOME}/x" is taken literally, because no shell reads it; write the value out, or set a variable in transport.env to "${HOME}/x"`},
+		{"[transport]\ntype = \"stdio\"\ncommand = \"sh\"\nargs = [\"-c\", \"ls ${HOME}\"]\nenv = {A = \"${HOME}/x\"}\n", ""},
 		{"[transport]\ntype = \"stdio\"\ncommand = \"sh\"\nargs = [\"-c\", \"echo $HOME\", \"costs $5\", \"^a$\"]\n", ""},
 		{"[transport]\ntype = \"stdio\"\ncommand = \"c\"\nenv = {A = \"$API_KEY\"}\n", `transport.env.A: "$API_KEY" is taken literally, because no shell reads it; did you mean "${API_KEY}"?`},
 		{"[transport]\ntype = \"http\"\nurl = \"https://example.com\"\nheaders = {Authorization = \"Bearer $T\"}\n", `did you mean "Bearer ${T}"?`},

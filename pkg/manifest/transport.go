@@ -133,8 +133,8 @@ func (t transportTable) transport(id string) Transport {
 	return tr
 }
 
-// misplaced warns about placeholders in values where they are not replaced. It warns only about the mesh's own names,
-// because ${HOME} may be for the shell that the extension runs.
+// misplaced warns about the mesh's own placeholders anywhere in values where they are not replaced. Others are only warned about
+// where they are a whole value: the text around them may be for the shell that the extension runs.
 func (t transportTable) misplaced(tr Transport) {
 	const note = "placeholders are not replaced here, only in env, headers and url; the program runs in the extension's directory, so a relative path will do"
 	if strings.Contains(tr.Command, "${EXTENSION_") {

@@ -9,7 +9,6 @@
 
 import { createServer } from "node:http";
 import { basename, dirname } from "node:path";
-import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
 
 const mcpVersions = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
@@ -37,7 +36,9 @@ export async function call(name, args) {
   if (!tool) throw new ToolError(`there is no tool ${JSON.stringify(name)}`, -32601);
   const missing = tool.schema.required.filter((p) => args?.[p] === undefined);
   if (missing.length) throw new ToolError(`${name}: ${missing.join(", ")} missing`, -32602);
-  return tool.run(args ?? {});
+  const all = { ...args };
+  for (const [name, property] of Object.entries(tool.schema.properties)) if (all[name] === undefined && "default" in property) all[name] = property.default;
+  return tool.run(all);
 }
 
 const list = (key) => [...tools.values()].map((t) => ({ name: t.name, description: t.description, [key]: t.schema, annotations: t.annotations }));
@@ -46,6 +47,7 @@ async function native(method, params, version) {
   if (method === "initialize") return { server_version: version, tools: list("input_schema"), hooks: [] };
   if (method === "ping") return {};
   if (method === "tools/list") return { tools: list("input_schema") };
+  if (method === "tools/call") return call(params?.name, params?.arguments); // of tools named list and call
   if (!method.startsWith("tools/")) throw new ToolError(`there is no method ${JSON.stringify(method)}`, -32601);
   const { _meta, ...args } = params ?? {};
   return call(method.slice("tools/".length), args);
@@ -98,10 +100,24 @@ export function run({ version = "0.1.0", dialect = "native", port } = {}) {
   return port === undefined ? serveStdio(respond) : serveHTTP(respond, port);
 }
 
+// lines yields the lines of a stream. node:readline also ends a line at U+2028, which JSON may contain.
+async function* lines(stream) {
+  let pieces = [];
+  for await (const chunk of stream.setEncoding("utf8")) {
+    const [first, ...rest] = chunk.split("\n");
+    pieces.push(first);
+    for (const next of rest) {
+      yield pieces.join("");
+      pieces = [next];
+    }
+  }
+  yield pieces.join("");
+}
+
 async function serveStdio(respond) {
   const write = process.stdout.write.bind(process.stdout);
   process.stdout.write = process.stderr.write.bind(process.stderr); // what a tool prints is not a response
-  for await (const line of createInterface({ input: process.stdin })) {
+  for await (const line of lines(process.stdin)) {
     let message;
     try {
       message = JSON.parse(line);
@@ -118,7 +134,11 @@ function serveHTTP(respond, port) {
   const server = createServer(async (request, response) => {
     const chunks = [];
     let size = 0;
-    for await (const chunk of request) if ((size += chunk.length) <= maxBody) chunks.push(chunk);
+    try {
+      for await (const chunk of request) if ((size += chunk.length) <= maxBody) chunks.push(chunk);
+    } catch {
+      return; // the client has gone
+    }
     let body;
     let status = request.method === "POST" ? 403 : 405; // not for web pages
     if (status === 403 && !request.headers.origin && size <= maxBody) {

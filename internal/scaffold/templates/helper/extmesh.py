@@ -89,6 +89,8 @@ def native(method, params, version):
         return {}
     if method == "tools/list":
         return {"tools": tools("input_schema")}
+    if method == "tools/call":  # of tools named list and call
+        return call(params.get("name"), params.get("arguments") or {})
     if method.startswith("tools/"):
         return call(method[len("tools/"):], {k: v for k, v in params.items() if k != "_meta"})
     raise ToolError(f"there is no method {method!r}", -32601)
@@ -110,7 +112,7 @@ def mcp(method, params, version):
         try:
             result = call(params.get("name"), params.get("arguments") or {})
             text = result if isinstance(result, str) else json.dumps(result, allow_nan=False)
-        except Exception as e:  # in MCP, a tool's error is a result
+        except BaseException as e:  # in MCP, a tool's error is a result; sys.exit() is one, too
             return {"content": [{"type": "text", "text": error_of(e)["message"]}], "isError": True}
         structured = {"structuredContent": result} if isinstance(result, dict) else {}
         return {"content": [{"type": "text", "text": text}], **structured}
@@ -133,7 +135,7 @@ def respond(message, handle, version):
     try:
         result = handle(message["method"], params if isinstance(params, dict) else {}, version)
         return json.dumps({**response, "result": result}, allow_nan=False)  # NaN is not JSON
-    except Exception as e:  # every request gets a response
+    except BaseException as e:  # every request gets a response
         return json.dumps({**response, "error": error_of(e)})
 
 
