@@ -4,6 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -134,6 +137,40 @@ func TestRotatedFile(t *testing.T) {
 	h.write(token, "second", 0o600)
 	h.control("restart", `{"id":"one"}`)
 	h.answers("one", `"second"`)
+}
+
+// TestRotatedHeader: an HTTP server accepts initialize and ping without credentials, and refuses calls with those that have
+// expired. The bridge uses the new ones as soon as they are in the file.
+func TestRotatedHeader(t *testing.T) {
+	t.Parallel()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body) // of this test
+		if strings.Contains(string(body), "tools/say") && r.Header.Get("X") != "second" {
+			http.Error(w, "expired", http.StatusUnauthorized)
+			return
+		}
+		var request struct{ ID json.RawMessage }
+		_ = json.Unmarshal(body, &request)
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"server_version":"1","tools":[{"name":"say"}]}}`, request.ID)
+	}))
+	t.Cleanup(srv.Close)
+	h := newHost(t)
+	token := filepath.Join(h.dir, "ext", "one", "token")
+	h.write(token, "first", 0o600)
+	h.write(filepath.Join(h.dir, "ext", "one", "plugin.toml"), fmt.Sprintf(
+		"[plugin]\nid = \"one\"\nversion = \"1.0.0\"\n[capabilities]\ntools = [\"say\"]\n[transport]\ntype = \"http\"\nurl = %q\nheaders = { X = \"${file:token}\" }\n", srv.URL), 0o644)
+	h.run(nil)
+	say := func() string {
+		m, err := h.nc.Request("ext.one.rpc", []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/say","params":{}}`), time.Second)
+		if err != nil {
+			return err.Error()
+		}
+		return string(m.Data)
+	}
+	eventually(t, "the call is refused", func() bool { return strings.Contains(say(), "401 Unauthorized") }, nil)
+	h.write(token, "second", 0o600)
+	eventually(t, "the call is answered", func() bool { return strings.Contains(say(), "server_version") }, nil)
 }
 
 // TestFewerReplicas: after the number of replicas was reduced, the one that is left takes calls, unless all were drained.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -96,11 +97,18 @@ func (f *forwarder) HandleAsync(r *rpc.Request, x *jsonrpc.Exchange) {
 		f.subscribe(x, r.Params)
 	case hs.listings[method] != nil:
 		x.Sink.Deliver(x, jsonrpc.NewReply(hs.listings[method].answer, nil))
-	case strings.HasPrefix(method, "hooks/") && hs.dialect == manifest.Ext, hs.dialect == manifest.MCP && passedThrough(method):
+	case hs.offersHook(method), hs.dialect == manifest.MCP && passedThrough(method):
 		f.start(x, method, r.Params)
 	default:
 		x.Sink.Deliver(x, jsonrpc.Reply{Err: rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "method %.128q is not offered", method)})
 	}
+}
+
+// offersHook reports whether a method is a hook that the extension has listed. Another instance, of a higher version, may offer
+// one that this one does not know.
+func (hs *handshake) offersHook(method string) bool {
+	hook, ok := strings.CutPrefix(method, "hooks/")
+	return ok && hs.dialect == manifest.Ext && slices.Contains(hs.hooks, hook)
 }
 
 // isMCPClient reports whether the params of initialize are those of an MCP client, which gets the server's own answer. A

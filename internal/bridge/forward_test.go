@@ -88,7 +88,8 @@ func replicas(dialect manifest.Dialect, links ...*scriptedLink) []*forwarder {
 	for _, l := range links {
 		f := testForwarder(l)
 		f.replicas = all
-		f.handshake.Store(&handshake{dialect: dialect, names: map[string]bool{"say": true, "list": true, "call": true, "a/b": true}})
+		f.handshake.Store(&handshake{dialect: dialect, hooks: []string{"before"},
+			names: map[string]bool{"say": true, "list": true, "call": true, "a/b": true}})
 		all.add(f)
 		out = append(out, f)
 	}
@@ -110,6 +111,7 @@ func TestToolForms(t *testing.T) {
 		{manifest.MCP, "tools/say", ``, `tools/call {"name":"say","arguments":{}}`},
 		{manifest.MCP, "tools/call", `{"name":"say", "x":1.0}`, `tools/call {"name":"say", "x":1.0}`},
 		{manifest.Ext, "hooks/before", `{}`, `hooks/before {}`},
+		{manifest.Ext, "hooks/after", `{}`, ""}, // not listed
 		{manifest.MCP, "hooks/before", `{}`, ""},
 		{manifest.Ext, "resources/list", `{}`, ""},
 		{manifest.MCP, "resources/list", `{}`, "resources/list {}"},

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
-	"github.com/extmesh/extmesh/pkg/manifest"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -60,7 +59,7 @@ const (
 	pingTimeout = 3 * time.Second
 	maxMissed   = 2 // failed checks in a row until the run ends
 
-	// relistEvery is how many ticks, a minute, are between two readings of an MCP server's lists: one behind a load balancer can be
+	// relistEvery is how many ticks, a minute, are between two readings of a server's lists: one behind a load balancer can be
 	// replaced without a sign, and one without sessions cannot announce that its tools have changed.
 	// A server that is busy is left alone for ten minutes at most.
 	relistEvery = 20
@@ -80,7 +79,7 @@ func (r *run) watchHealth(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 			ticks++
-			due = due || ticks%relistEvery == 0 && r.f.handshake.Load().dialect == manifest.MCP
+			due = due || ticks%relistEvery == 0
 			if due && (r.f.inflight.Load() == 0 || ticks%relistBusy == 0) {
 				due = false
 				r.f.relist.send()

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -107,18 +108,48 @@ func TestWatchHealth(t *testing.T) {
 	}
 }
 
-// TestListsAgain: the lists of an MCP server that responds are read again every minute.
+// TestListsAgain: the lists of a server that responds are read again every minute.
 func TestListsAgain(t *testing.T) {
-	for dialect, again := range map[manifest.Dialect]bool{manifest.MCP: true, manifest.Ext: false} {
+	for _, dialect := range []manifest.Dialect{manifest.MCP, manifest.Ext} {
 		synctest.Test(t, func(t *testing.T) {
 			f := testForwarder(&fakeLink{answer: func(context.Context) error { return nil }})
 			f.handshake.Store(&handshake{dialect: dialect})
 			ctx, cancel := context.WithTimeout(t.Context(), 61*time.Second)
 			defer cancel()
-			if err := (&run{inst: &instance{}, f: f}).watchHealth(ctx); err != nil || len(f.relist) > 0 != again {
+			if err := (&run{inst: &instance{}, f: f}).watchHealth(ctx); err != nil || len(f.relist) == 0 {
 				t.Errorf("%s: %v, %d readings", dialect, err, len(f.relist))
 			}
 		})
+	}
+}
+
+// initializing is a server that answers each initialize with the next of its answers.
+type initializing struct {
+	fakeLink
+	answers []string
+}
+
+func (l *initializing) Call(_ context.Context, method string, _ json.RawMessage) (json.RawMessage, error) {
+	if method != "initialize" {
+		return nil, errors.New(method)
+	}
+	answer := l.answers[0]
+	l.answers = l.answers[1:]
+	return json.RawMessage(answer), nil
+}
+
+// TestNativeServerAgain: the tools and hooks of a native HTTP server that was replaced are those of its new answer to initialize.
+func TestNativeServerAgain(t *testing.T) {
+	l := &initializing{answers: []string{`{"tools":[{"name":"new"}],"hooks":["before_tool_call"]}`, `{"protocolVersion":"2025-11-25","capabilities":{}}`}}
+	f := testForwarder(l)
+	var ended error
+	r := &run{inst: &instance{workload: &workload{}, log: discard}, f: f, end: func(err error) { ended = err }}
+	hs, err := r.readNativeServer(t.Context())
+	if err != nil || !hs.names["new"] || !slices.Equal(hs.hooks, []string{"before_tool_call"}) || ended != nil {
+		t.Errorf("%+v %v %v", hs, err, ended)
+	}
+	if _, err = r.readNativeServer(t.Context()); err == nil || ended == nil {
+		t.Errorf("MCP: %v, %v", err, ended)
 	}
 }
 

@@ -66,6 +66,11 @@ done
 		switch kind = m.Header.Get(wire.HeaderFrame); kind {
 		case "chunk":
 			text = append(text, m.Data...)
+			if m.Reply != "" {
+				if err := h.nc.Publish(m.Reply, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
 		case "":
 			t.Fatalf("one message of %d bytes", len(m.Data))
 		}

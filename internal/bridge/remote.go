@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -23,8 +25,15 @@ func (s *instance) runRemote(ctx context.Context, ready func()) error {
 	f := s.newForwarder()
 	r := &run{inst: s, f: f, start: start{release: func() {}}, end: stop, cut: make(chan struct{}), ready: func(*handshake) { ready() }}
 	f.remote = true
-	f.credentials = &credentials{show: func(reason string) { s.apply(state.Note, s.workload.clean(reason, maxReason)) }}
 	t := present(s).transport
+	f.credentials = &credentials{
+		show: func(reason string) { s.apply(state.Note, s.workload.clean(reason, maxReason)) },
+		renew: func() {
+			if now := present(s).transport; now.URL != t.URL || !maps.Equal(now.Headers, t.Headers) {
+				stop(errCredentials)
+			}
+		},
+	}
 	conn := remote.New(remote.Config{
 		URL: t.URL, Headers: t.Headers, Dialect: t.Dialect,
 		Allow:          s.workload.httpAllow,
@@ -56,6 +65,8 @@ func (s *instance) runRemote(ctx context.Context, ready func()) error {
 	err := r.handshakeAndServe(connCtx)
 	return cmp.Or(err, ownCause(connCtx, ctx))
 }
+
+var errCredentials = errors.New("the server refuses the credentials, and the files with them have changed")
 
 // remoteDrain is the maximum time a stop waits for calls over HTTP, which no process exit would end.
 const remoteDrain = 2500 * time.Millisecond

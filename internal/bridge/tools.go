@@ -38,7 +38,13 @@ func (r *run) relist(ctx context.Context) {
 		r.f.inflight.Add(1)
 		defer r.f.inflight.Add(-1)
 	}
-	hs, err := readTools(ctx, r.f.conn, old, r.inst.workload, len(r.f.handshake.Load().tools) == 0)
+	var hs *handshake
+	var err error
+	if r.f.remote && old.dialect == manifest.Ext {
+		hs, err = r.readNativeServer(ctx)
+	} else {
+		hs, err = readTools(ctx, r.f.conn, old, r.inst.workload, len(r.f.handshake.Load().tools) == 0)
+	}
 	failed := err != nil && ctx.Err() == nil
 	switch {
 	case err == nil:
@@ -49,6 +55,19 @@ func (r *run) relist(ctx context.Context) {
 	}
 	r.retryIncomplete(failed)
 	pause.For(ctx, relistPause)
+}
+
+// readNativeServer reads the tools and hooks of a native HTTP server, which has neither a session nor a tools/list for certain,
+// and may be another process by now.
+func (r *run) readNativeServer(ctx context.Context) (*handshake, error) {
+	reading, cancel := context.WithTimeout(ctx, relistTimeout)
+	defer cancel()
+	hs, err := exchangeHandshake(reading, r.f.conn, r.inst.workload, r.inst.agent, nil)
+	if err == nil && hs.dialect != manifest.Ext {
+		err = errors.New("the server speaks MCP now")
+		r.end(err)
+	}
+	return hs, err
 }
 
 // The pauses between two readings of the lists of a server that has answered one of them with an error.

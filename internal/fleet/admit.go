@@ -96,16 +96,12 @@ func (na *natives) repeats(x *extension, a *announced) bool {
 		a.HandshakeHash != "" && !x.fromCatalog && at != nil
 }
 
-// addAnnouncement stores an announcement. Without a handshake_hash the tools may have changed, so another handshake
-// is made.
+// addAnnouncement stores an announcement.
 func (na *natives) addAnnouncement(x *extension, a *announced) {
 	na.removeAnnouncement(x, a.Instance)
 	x.announcements[strings.Clone(a.Instance)] = a
 	na.account(x, a.size)
 	na.owners[a.subject()] = x.id
-	if s := x.handshakes[a.handshakeKey()]; a.HandshakeHash == "" && s != nil && s.done && a.at.Sub(s.at) > minHandshakeInterval {
-		na.removeHandshake(x, a.handshakeKey())
-	}
 	na.prune(x)
 }
 

@@ -44,8 +44,14 @@ const restored = "/"
 
 func hostOf(bridge, host string) string { return cmp.Or(bridge, host) }
 
+// isManifest reports whether a bridge lists the manifest of a service, which is no instance.
+func (a *announced) isManifest() bool { return a.Instance == "" && a.from != "" }
+
 // raiseAlerts compares an announcement with what is stored of its extension, before it is added.
 func (f *core) raiseAlerts(x *extension, a *announced, now time.Time) {
+	if a.isManifest() {
+		return
+	}
 	host := hostOf(a.Bridge, a.Host)
 	known := x.hosts[host] || len(x.hosts) >= maxHosts && x.runsOn(host, a.Instance)
 	settled := now.Sub(x.since) >= settleTime
@@ -73,11 +79,11 @@ func (f *core) versionsOf(x *extension, except string) []string {
 		}
 	}
 	for name, a := range x.announcements {
-		if name != except && !a.implied {
+		if name != except && !a.implied && !a.isManifest() {
 			all[a.Version] = true
 		}
 	}
-	if x.shown != nil && !x.shown.implied {
+	if x.shown != nil && !x.shown.implied && !x.shown.isManifest() {
 		all[x.shown.Version] = true
 	}
 	delete(all, "")

@@ -36,6 +36,10 @@ func (hs *handshakes) considerHandshake(x *extension, instance string) {
 	}
 	key := a.handshakeKey()
 	s := x.handshakes[key]
+	if s != nil && s.done && a.HandshakeHash == "" && a.at.After(s.at) && hs.now.Sub(s.at) > minHandshakeInterval {
+		hs.removeHandshake(x, key) // without a hash the tools may have changed since
+		s = nil
+	}
 	if s != nil && (s.done || s.pending) || x.pendingHandshakes() >= maxPendingOf {
 		return
 	}
@@ -93,6 +97,27 @@ func ParseOffer(answer json.RawMessage, err error, limit int) (o Offer) {
 	return o
 }
 
+// checkAnswered returns an error if an instance without a subject of its own was sent initialize, and another one, of another
+// version, has answered.
+func (x *extension) checkAnswered(s *handshake, version string) error {
+	wanted, others := "", false
+	for _, a := range x.announcements {
+		switch {
+		case a.Version == version:
+			if x.handshakes[a.handshakeKey()] == s {
+				return nil
+			}
+			others = true
+		case x.handshakes[a.handshakeKey()] == s && a.rpcSubject() == a.subject():
+			wanted = a.Version
+		}
+	}
+	if wanted == "" || !others {
+		return nil
+	}
+	return fmt.Errorf("an instance of version %s has answered the handshake with version %s", version, wanted)
+}
+
 // handshakeDone handles the end of a handshake.
 func (hs *handshakes) handshakeDone(x *extension, s *handshake, o Offer) {
 	s.pending = false
@@ -102,6 +127,9 @@ func (hs *handshakes) handshakeDone(x *extension, s *handshake, o Offer) {
 	err := o.err
 	if err == nil {
 		err = hs.makeRoom(o.size, hs.now)
+	}
+	if err == nil {
+		err = x.checkAnswered(s, o.ServerVersion)
 	}
 	if kept := x.offered(); err == nil && kept > 0 && kept+o.size > maxOffers*hs.limits.Spec {
 		err = fmt.Errorf("the registry has already stored %d bytes of tools of other versions of this extension", kept)

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"testing"
@@ -110,6 +111,66 @@ func TestPendingHandshakes(t *testing.T) {
 	}
 	if started != maxPendingOf {
 		t.Errorf("%d handshakes are pending, want %d", started, maxPendingOf)
+	}
+}
+
+// TestHandshakeOfAnotherInstance: instances of two versions share a subject, so that the old one may answer the handshake of the
+// new one. Its tools are not taken for those of the new version.
+func TestHandshakeOfAnotherInstance(t *testing.T) {
+	f := testFleet(t)
+	f.limits.Spec = 1 << 20
+	f.Elected(f.at)
+	answer := func(version string) Offer {
+		return ParseOffer(json.RawMessage(`{"server_version":"`+version+`","tools":[{"name":"of_`+version[:1]+`"}]}`), nil, 1<<20)
+	}
+	for _, version := range []string{"1.0.0", "2.0.0"} {
+		f.announce(wire.Announce{ID: "disk", Version: version, Instance: "n" + version[:1]})
+		f.send("heartbeat", "disk", `{"id":"disk","instance":"n`+version[:1]+`","version":"`+version+`"}`)
+		f.HandshakeDone(effectOf[Handshake](t, f), answer("1.0.0"), f.at)
+		f.settle()
+	}
+	x := f.exts["disk"]
+	if s := x.handshakes[x.announcements["n2"].handshakeKey()]; s == nil || s.done || s.err == "" {
+		t.Errorf("after the answer of version 1: %+v", s)
+	}
+	f.send("heartbeat", "disk", `{"id":"disk","instance":"n2","version":"2.0.0"}`)
+	f.HandshakeDone(effectOf[Handshake](t, f), answer("2.0.0"), f.at)
+	f.settle()
+	if s := x.handshakes[x.announcements["n2"].handshakeKey()]; !s.done || s.err != "" || s.tools[0].Own != "of_2" {
+		t.Errorf("after its own answer: %+v", s)
+	}
+}
+
+// TestAnnouncementSoonAfterHandshake: the tools of a service that announces itself again soon after its handshake are requested
+// again a little later.
+func TestAnnouncementSoonAfterHandshake(t *testing.T) {
+	f := testFleet(t)
+	f.Elected(f.at)
+	requested := func() (n int) {
+		for _, e := range f.pending {
+			if _, ok := e.(Handshake); ok {
+				n++
+			}
+		}
+		return n
+	}
+	up := func() {
+		f.announce(wire.Announce{ID: "disk", Version: "1.0.0", Instance: "n"})
+		f.send("heartbeat", "disk", `{"id":"disk","instance":"n"}`)
+	}
+	up()
+	f.HandshakeDone(effectOf[Handshake](t, f), ParseOffer(json.RawMessage(`{"tools":[]}`), nil, 1<<20), f.at)
+	f.at = f.at.Add(2 * time.Second)
+	up()
+	if n := requested(); n != 1 {
+		t.Errorf("%d handshakes at once", n)
+	}
+	for range 2 { // heartbeats
+		f.at = f.at.Add(15 * time.Second)
+		f.send("heartbeat", "disk", `{"id":"disk","instance":"n"}`)
+	}
+	if n := requested(); n != 2 {
+		t.Errorf("%d handshakes after heartbeats, want 2", n)
 	}
 }
 

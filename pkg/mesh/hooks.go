@@ -39,6 +39,11 @@ type HookWarning struct {
 // order. An extension that fails or takes longer than ClientOptions.HookTimeout only causes a warning. event is a JSON
 // object. The error is that event is not an object, that the Client has no Catalog, or that ctx has ended.
 func (c *Client) Fire(ctx context.Context, hook string, event json.RawMessage) (Fired, error) {
+	return c.hooks.fire(ctx, hook, event, identity{})
+}
+
+// fire is Fire for a caller; the zero identity is the Client's own.
+func (c *hooks) fire(ctx context.Context, hook string, event json.RawMessage, caller identity) (Fired, error) {
 	if c.opt.Catalog == nil {
 		return Fired{}, errors.New("mesh: firing a hook needs a catalog")
 	}
@@ -48,16 +53,19 @@ func (c *Client) Fire(ctx context.Context, hook string, event json.RawMessage) (
 	if !isObject(event) {
 		return Fired{}, fmt.Errorf("mesh: the event of %s is not a JSON object", hook)
 	}
-	asked := c.hooks.hooked(hook)
+	asked := slices.Clone(c.hooked(hook))
+	for i := range asked {
+		asked[i].identify(caller.agent, caller.session)
+	}
 	f := Fired{Event: event}
 	if len(asked) > maxHooked {
 		f.warn(asked[maxHooked].id, "not called: at most %d extensions are called for one hook", maxHooked)
 		asked = asked[:maxHooked]
 	}
 	if strings.HasPrefix(hook, "after_") {
-		c.hooks.fireAll(ctx, &f, hook, asked)
+		c.fireAll(ctx, &f, hook, asked)
 	} else {
-		c.hooks.fireInTurn(ctx, &f, hook, asked)
+		c.fireInTurn(ctx, &f, hook, asked)
 	}
 	return f, context.Cause(ctx)
 }

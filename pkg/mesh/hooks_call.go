@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
@@ -82,7 +83,11 @@ func (c *hooks) fireBefore(ctx context.Context, e toolEvent) (args json.RawMessa
 	if err != nil {
 		return nil, fmt.Errorf("mesh: the event of %s: %w", beforeToolCall, err)
 	}
-	fired, err := c.Fire(ctx, beforeToolCall, event)
+	if size, limit := c.eventSize(event); size > limit || !jsonrpc.Valid(event) { // those that may stop the call would not get it
+		return nil, rpc.NewError(rpc.CodeTooLarge, rpc.Details{Ran: rpc.RanNo, Size: size, Limit: limit},
+			"%s was not called: its arguments are too large or too deep for the event of %s, which is %d bytes, over the limit of %d", e.Tool, beforeToolCall, size, limit)
+	}
+	fired, err := c.fire(ctx, beforeToolCall, event, identity{e.Agent, e.Session})
 	c.logHooks(beforeToolCall, fired.Warnings)
 	if err != nil {
 		return nil, outOfTime(e.Extension, ctx.Err())
@@ -115,16 +120,29 @@ func (c *hooks) fireAfter(ctx context.Context, e toolEvent, result json.RawMessa
 		c.opt.Logger.Warn("hook", "hook", afterToolCall, "error", err)
 		return
 	}
+	if size, limit := c.eventSize(event); size > limit && e.Error == nil {
+		c.fireAfter(ctx, e, nil, rpc.NewError(rpc.CodeTooLarge, rpc.Details{Size: size, Limit: limit}, "the result is too large for this event"))
+		return
+	}
 	if at, ok := ctx.Deadline(); ctx.Err() != nil || ok && time.Until(at) < afterLeast {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), afterLeast)
 		defer cancel()
 	}
-	fired, err := c.Fire(ctx, afterToolCall, event)
+	fired, err := c.fire(ctx, afterToolCall, event, identity{e.Agent, e.Session})
 	c.logHooks(afterToolCall, fired.Warnings)
 	if err != nil {
 		c.opt.Logger.Warn("hook", "hook", afterToolCall, "error", err)
 	}
+}
+
+// eventSize returns the size of a request with an event, and the largest that can be sent.
+func (c *hooks) eventSize(event json.RawMessage) (size, limit int64) {
+	const request = 64 // the other members
+	if limit = c.nc.MaxPayload() - wire.Headroom; limit <= 0 {
+		limit = math.MaxInt64
+	}
+	return int64(len(event)) + request, limit
 }
 
 func (c *hooks) logHooks(hook string, warnings []HookWarning) {

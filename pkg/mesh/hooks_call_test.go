@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -136,6 +137,54 @@ func TestToolHooks(t *testing.T) {
 	}
 	if _, asked := told.Load(beforeToolCall); asked {
 		t.Error("a hook was asked all the same")
+	}
+}
+
+// TestToolHooksOfLargeCalls: a call is not made if its event is too large for the extensions that could stop it. An event about a
+// result that is too large has an error in its place. Both events have the identity of the call.
+func TestToolHooksOfLargeCalls(t *testing.T) {
+	told, agents := "", ""
+	guard := &Toolbox{Version: "1.0.0"}
+	for _, hook := range []string{beforeToolCall, afterToolCall} {
+		guard.AddHook(hook, func(_ context.Context, event json.RawMessage) (HookResult, error) {
+			told = string(event)
+			return HookResult{}, nil
+		})
+	}
+	c := hookedMesh(t, map[string]*Toolbox{"guard": guard})(ClientOptions{ToolHooks: true, Agent: "gateway"})
+	sub, err := c.nc.SubscribeSync("ext.guard.rpc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit := int(c.nc.MaxPayload()) - wire.Headroom
+	deep, nested := "", func(n int) string { return `{"x":` + strings.Repeat("[", n) + strings.Repeat("]", n) + `}` }
+	for n := 1; jsonrpc.Valid([]byte(nested(n))); n++ {
+		deep = nested(n)
+	}
+	for name, args := range map[string]string{
+		"large": `{"x":"` + strings.Repeat("x", limit-100) + `"}`,
+		"deep":  deep,
+	} {
+		if _, err := c.Call(t.Context(), "target/echo", json.RawMessage(args)); !errors.Is(err, rpc.CodeTooLarge) || rpc.AsError(err).Details().Ran != rpc.RanNo || told != "" {
+			t.Errorf("%s: %.200v, %.200s", name, err, told)
+		}
+	}
+	half := `{"x":"` + strings.Repeat("x", limit*2/3) + `"}`
+	if got, err := c.Do(t.Context(), ToolCall{Tool: "target/echo", Arguments: json.RawMessage(half), Agent: "alice"}); err != nil || string(got) != half {
+		t.Fatalf("%v", err)
+	}
+	if !strings.Contains(told, `"error":{"code":-32006`) || strings.Contains(told, `"result"`) {
+		t.Errorf("after a large result it was told %.100s … %s", told, told[max(0, len(told)-300):])
+	}
+	for range 2 {
+		m, err := sub.NextMsg(time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		agents += m.Header.Get(wire.HeaderAgent) + " "
+	}
+	if agents != "alice alice " {
+		t.Errorf("the agents of the hooks are %s", agents)
 	}
 }
 
