@@ -2,9 +2,9 @@ package jsonrpc
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"math/bits"
 )
 
 // MaxDepth is the maximum nesting depth of a message. Many parsers fail at about a thousand levels, and some then close
@@ -247,25 +247,11 @@ func skipString(b []byte, i int) (int, error) {
 	}
 	i++
 	for {
-	words:
-		for last := min(len(b)-32, i+2*longString); ; last = len(b) - 32 {
-			for ; i <= last; i += 32 {
-				p := (*[32]byte)(b[i:])
-				if stops(le64(p[0:]))|stops(le64(p[8:]))|stops(le64(p[16:]))|stops(le64(p[24:])) != 0 {
-					break words
-				}
-			}
-			if last == len(b)-32 {
+		for ; i+32 <= len(b); i += 32 { // a long text takes a fifth of the time of a loop over single bytes
+			p := (*[32]byte)(b[i:])
+			if stops(p[0:8])|stops(p[8:16])|stops(p[16:24])|stops(p[24:32]) != 0 {
 				break
 			}
-			i += plainStretches(b[i:])
-		}
-		for i+8 <= len(b) {
-			if hit := stops(le64(b[i:])); hit != 0 {
-				i += bits.TrailingZeros64(hit) / 8
-				break
-			}
-			i += 8
 		}
 		for i < len(b) && b[i] != '"' && b[i] != '\\' && b[i] >= 0x20 {
 			i++
@@ -288,44 +274,13 @@ func skipString(b []byte, i int) (int, error) {
 	}
 }
 
-// longString is the length without an escape after which a string is expected to continue without one: then it is faster
-// to search a whole stretch for each kind of stop separately, with the vector instructions of bytes.IndexByte.
-const longString = 256
-
-// plainStretches returns how many bytes of b, in whole stretches, contain no stop.
-func plainStretches(b []byte) (n int) {
-	for ; len(b)-n >= longString; n += longString {
-		p := (*[longString]byte)(b[n:])
-		if bytes.IndexByte(p[:], '\\') >= 0 || bytes.IndexByte(p[:], '"') >= 0 {
-			break
-		}
-		var control uint64
-		for at := 0; at < len(p); at += 32 {
-			q := (*[32]byte)(p[at:])
-			control |= below(le64(q[0:])) | below(le64(q[8:])) | below(le64(q[16:])) | below(le64(q[24:]))
-		}
-		if control&highs != 0 {
-			break
-		}
-	}
-	return n
-}
-
-// below marks the high bit of the lowest of eight bytes that is a control character; others above it may be marked.
-func below(w uint64) uint64 { return (w - ones*0x20) &^ w }
-
-// stops marks the high bit of each of eight bytes that is a stop: a quote, a backslash or a control character. A byte
-// above a real stop may be marked too, but never one below: the lowest mark is exact. Quotes and control characters take
-// one test, since of all bytes that are below 0x21 after the bit 0x02 is inverted, only 0x22 was not below 0x20.
-func stops(w uint64) uint64 {
+// stops is not 0 if one of eight bytes is a stop: a quote, a backslash or a control character. A byte above a real stop
+// may be marked too, but never one below. Quotes and control characters take one test, since of all bytes that are below
+// 0x21 after the bit 0x02 is inverted, only 0x22 was not below 0x20.
+func stops(eight []byte) uint64 {
+	w := binary.LittleEndian.Uint64(eight)
 	slash := w ^ ones*'\\'
 	return ((w^ones*0x02-ones*0x21)&^w | (slash-ones)&^slash) & highs
-}
-
-func le64(b []byte) uint64 {
-	_ = b[7]
-	return uint64(b[0]) | uint64(b[1])<<8 | uint64(b[2])<<16 | uint64(b[3])<<24 |
-		uint64(b[4])<<32 | uint64(b[5])<<40 | uint64(b[6])<<48 | uint64(b[7])<<56
 }
 
 // escape returns the length of the escape sequence at the start of b, or 0 if it is invalid.

@@ -120,10 +120,10 @@ func FuzzScan(f *testing.F) {
 // TestLongStrings puts each stop at every position of long strings, among bytes that differ from it by one bit or by one
 // (at every fifth position for each, to save time).
 func TestLongStrings(t *testing.T) {
-	const longest = 4 * longString
-	for first, fill := range []byte{'x', ' ', '!', '#', '[', ']', 0x7f, 0x80, 0x9f, 0xa2, 0xdc, 0xff} {
+	const longest = 100
+	for _, fill := range []byte{'x', ' ', '!', '#', '[', ']', 0x7f, 0x80, 0x9f, 0xa2, 0xdc, 0xff} {
 		plain := bytes.Repeat([]byte{fill}, longest)
-		for n := first % 5; n < longest; n += 5 {
+		for n := 0; n < longest; n++ {
 			for _, stop := range []string{`"`, `\n"`, `\"`, `\x"`, "\x1f\"", "\n\"", "\x00\""} {
 				text := append([]byte(`{"result":"`), plain[:n]...)
 				text = append(append(append(text, stop...), plain[n:]...), `"}`...)
