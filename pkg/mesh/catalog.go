@@ -46,8 +46,6 @@ type Catalog struct {
 	mu       sync.RWMutex
 	data     catalogData           // guarded by mu; written by Run's goroutine only
 	watchers map[*watcher]struct{} // guarded by mu
-
-	forms formIndex // of the tools in data, for Resolve
 }
 
 // Extension is one extension as the catalog shows it. Spec and State are never nil: one that the catalog does

@@ -32,8 +32,7 @@ type catalogData struct {
 	hosts     map[string]Host
 	names     nameIndex
 
-	toolChanges uint64 // number of changes of specs that have other tools since; never starts over
-	hookChanges uint64 // the same for specs with hooks
+	hookChanges uint64 // number of changes of specs with hooks; never starts over
 }
 
 func newCatalogData() catalogData {
@@ -173,9 +172,6 @@ func (d *catalogData) setExtension(kind, id string, ch change) {
 		d.names.add(e.Spec)
 		if len(old.Hooks)+len(e.Spec.Hooks) > 0 {
 			d.hookChanges++
-		}
-		if !slices.EqualFunc(old.Tools, e.Spec.Tools, func(a, b Tool) bool { return a.Own == b.Own }) {
-			d.toolChanges++
 		}
 	}
 	if e.SpecRevision == 0 && e.StateRevision == 0 {

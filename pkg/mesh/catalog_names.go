@@ -3,7 +3,6 @@ package mesh
 import (
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/extmesh/extmesh/internal/wire"
 )
@@ -62,60 +61,22 @@ func (c *Catalog) Tool(name string) (Extension, *Tool, bool) {
 	return Extension{}, nil, false
 }
 
-// formIndex finds tools by any form of their names, for Resolve. It is built when a name that is not a registered one is
-// looked up for the first time after a change of tools, because most followers never need it and 100,000 tools take 25 MB.
-type formIndex struct {
-	mu    sync.RWMutex // never taken under Catalog.mu
-	names *wire.Names  // nil until it is needed
-	of    uint64       // the catalogData.toolChanges that it has
-}
-
-// read calls f with the index as the catalog is now. f must neither change nor keep it.
-func (x *formIndex) read(c *Catalog, f func(*wire.Names)) {
-	x.update(c)
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	f(x.names)
-}
-
-// update builds the index, unless the present one is up to date. Concurrent callers wait for it instead of building another one.
-func (x *formIndex) update(c *Catalog) {
-	x.mu.RLock()
-	current := x.names != nil && x.of == c.toolChanges()
-	x.mu.RUnlock()
-	if current {
-		return
+// nameForms returns an index over all forms of the tools' names. It is built for each name that is not a registered one, because
+// such names are seldom, and the search for similar ones takes as long.
+func (c *Catalog) nameForms() *wire.Names {
+	c.mu.RLock()
+	specs := make([]*Spec, 0, len(c.data.exts))
+	for _, e := range c.data.exts {
+		specs = append(specs, e.Spec)
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	specs, changes := c.specs()
-	if x.names != nil && x.of == changes {
-		return
-	}
-	x.names, x.of = new(wire.Names), changes
-	for id, s := range specs {
+	c.mu.RUnlock()
+	names := new(wire.Names)
+	for _, s := range specs {
 		own := make([]string, len(s.Tools))
 		for i := range s.Tools {
 			own[i] = s.Tools[i].Own
 		}
-		x.names.Set(id, own)
+		names.Set(s.ID, own)
 	}
-}
-
-// toolChanges changes whenever the result of specs has other tools.
-func (c *Catalog) toolChanges() uint64 {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.data.toolChanges
-}
-
-// specs returns the specs of all extensions, as of toolChanges.
-func (c *Catalog) specs() (all map[string]*Spec, changes uint64) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	all = make(map[string]*Spec, len(c.data.exts))
-	for id, e := range c.data.exts {
-		all[id] = e.Spec
-	}
-	return all, c.data.toolChanges
+	return names
 }

@@ -47,8 +47,8 @@ func (c *Catalog) Resolve(name string) (Extension, *Tool, error) {
 			return e, &Tool{Own: own, InputSchema: wire.EmptySchema}, nil
 		}
 	}
-	var found []wire.NamedTool
-	c.forms.read(c, func(names *wire.Names) { found = names.Lookup(name) })
+	names := c.nameForms()
+	found := names.Lookup(name)
 	switch len(found) {
 	case 1:
 		if e, t, ok := c.Tool(found[0].String()); ok {
@@ -58,7 +58,7 @@ func (c *Catalog) Resolve(name string) (Extension, *Tool, error) {
 		if e, own, ok := c.withoutTools(name); ok {
 			return e, &Tool{Own: own, InputSchema: wire.EmptySchema}, nil
 		}
-		return Extension{}, nil, &NotFoundError{Name: name, Nearest: c.nearest(name)}
+		return Extension{}, nil, &NotFoundError{Name: name, Nearest: nearest(names, name)}
 	default:
 		e := &AmbiguousError{Name: name}
 		for _, t := range found {
@@ -69,18 +69,11 @@ func (c *Catalog) Resolve(name string) (Extension, *Tool, error) {
 	return Extension{}, nil, &NotFoundError{Name: name} // it was removed between the two lookups
 }
 
-// nearest returns similar names. It does not hold a lock while it compares with every tool.
-func (c *Catalog) nearest(name string) (out []string) {
-	var keys []wire.ToolKey
-	c.forms.read(c, func(names *wire.Names) { keys = names.Keys() })
-	keys = wire.NearestKeys(keys, name)
-	c.forms.read(c, func(names *wire.Names) {
-		for _, k := range keys {
-			if near := names.Name(k); near != "" { // it may have been removed meanwhile
-				out = append(out, near)
-			}
-		}
-	})
+// nearest returns similar names.
+func nearest(names *wire.Names, name string) (out []string) {
+	for _, k := range wire.NearestKeys(names.Keys(), name) {
+		out = append(out, names.Name(k))
+	}
 	return out
 }
 
