@@ -103,163 +103,97 @@ func AssignNames(keys []ToolKey) map[ToolKey]string {
 // Names assigns registered names and resolves them. A name depends only on the set of tools (docs/protocol.md, "Tool names"),
 // not on the order in which they were added.
 //
-// A tool gets its base if that is legal, at most MaxToolName long, and not equal to the base or a suffixed form of another
-// tool, ignoring case. Otherwise it gets the shortest suffixed form that no other tool has: all tools with the same form of 6
-// digits also have the form of 8, and so on. A tool has its form of 6 digits even if its name is the base: that form always
-// resolves, and no other tool can take it over by its own name.
-//
-// Equal suffixed forms need equal digits, so only tools in one group of hashes are compared: nearly always a tool is alone
-// in its group.
+// A tool gets its base if that is legal, at most MaxToolName long, and not equal to the base or the suffixed form of another
+// tool, ignoring case. Otherwise it gets its suffixed form, with 6 digits if no other tool has the same one. A tool has its form
+// of 6 digits even if its name is the base: that form always resolves, and no other tool can take it over by its own name.
 //
 // The zero Names is empty and ready for use. It is not safe for concurrent use.
 type Names struct {
-	tools   map[string]map[string]bool // local names by id
-	count   int                        // of the tools
-	bases   map[string][]ToolKey       // by base, in lower case
-	hash    map[group][]ToolKey
-	clashes map[group]*clash // of groups with several tools; computed when needed
+	tools map[string]map[string]bool // local names by id
+	count int                        // of the tools
+	bases map[string][]ToolKey       // by base, in lower case
+	forms map[string][]ToolKey       // by suffixed form of 6 digits, in lower case
 }
 
-// group is the first 6 digits of the hash of a tool.
-type group [3]byte
-
-// clash has the suffixed forms of a group.
-type clash struct {
-	tools map[string][]ToolKey // by form, in lower case
-	level map[ToolKey]int      // index in digits of the longest form of a tool
-}
-
-// digits are the lengths of the suffixes. With the last one the name is nearly all hash.
-var digits = [...]int{6, 8, 12, MaxToolName - 2}
+// The lengths of the suffixes. With the long one the name is nearly all hash; it begins differently from all bases and short forms.
+const (
+	shortSuffix = 6
+	longSuffix  = MaxToolName - 2
+)
 
 func fold(name string) string { return strings.ToLower(name) }
 
-func groupOf(k ToolKey) group {
-	sum := hashOf(k)
-	return group(sum[:3])
-}
-
-// newClash compares the tools of a group.
-func newClash(tools []ToolKey) *clash {
-	c := &clash{tools: map[string][]ToolKey{}, level: map[ToolKey]int{}}
-	for level, length := range digits {
-		equal := map[string][]ToolKey{}
-		for _, k := range tools {
-			form := fold(SuffixedName(k.ID, k.Tool, length))
-			equal[form] = append(equal[form], k)
-			c.level[k] = level
-		}
-		tools = nil
-		for form, these := range equal {
-			if c.tools[form] = these; len(these) > 1 {
-				tools = append(tools, these...)
-			}
-		}
-	}
-	return c
-}
-
-func (n *Names) clash(g group) *clash {
-	c := n.clashes[g]
-	if c == nil {
-		c = newClash(n.hash[g])
-		n.clashes[g] = c
-	}
-	return c
+// strings are the base and the short form of a tool, in lower case.
+func (k ToolKey) strings() (base, form string) {
+	return fold(ToolName(k.ID, k.Tool)), fold(SuffixedName(k.ID, k.Tool, shortSuffix))
 }
 
 // Set sets the local names of the tools of an extension. It returns the ids, sorted, of all extensions of which a tool may
 // have got another name, including id if its tools changed.
 func (n *Names) Set(id string, tools []string) []string {
 	if n.tools == nil {
-		n.tools, n.bases = map[string]map[string]bool{}, map[string][]ToolKey{}
-		n.hash, n.clashes = map[group][]ToolKey{}, map[group]*clash{}
+		n.tools, n.bases, n.forms = map[string]map[string]bool{}, map[string][]ToolKey{}, map[string][]ToolKey{}
 	}
 	want := make(map[string]bool, len(tools))
 	for _, t := range tools {
 		want[t] = true
 	}
-	have, changed, removed := n.tools[id], map[ToolKey]group{}, map[ToolKey]group{}
+	have := n.tools[id]
+	var added []ToolKey
+	removed := map[ToolKey]bool{}
 	for own := range have {
-		if k := (ToolKey{id, own}); !want[own] {
-			changed[k] = groupOf(k)
-			removed[k] = changed[k]
+		if !want[own] {
+			removed[ToolKey{id, own}] = true
 		}
 	}
 	for own := range want {
-		if k := (ToolKey{id, own}); !have[own] {
-			changed[k] = groupOf(k)
+		if !have[own] {
+			added = append(added, ToolKey{id, own})
 		}
 	}
 	touched := map[string]bool{}
-	n.touch(changed, touched)
-	n.remove(removed)
-	for k, g := range changed {
-		if !have[k.Tool] {
-			n.add(k, g)
-		}
+	names := map[string]bool{} // the bases and forms of what changed
+	for k := range removed {
+		base, form := k.strings()
+		names[base], names[form] = true, true
 	}
-	if n.touch(changed, touched); len(want) == 0 {
+	n.touch(names, touched)
+	for name := range names { // thousands of tools can have the same: each name is searched once
+		without(n.bases, name, removed)
+		without(n.forms, name, removed)
+	}
+	clear(names)
+	for _, k := range added {
+		base, form := k.strings()
+		n.bases[base], n.forms[form] = append(n.bases[base], k), append(n.forms[form], k)
+		names[base], names[form] = true, true
+	}
+	n.touch(names, touched)
+	n.count += len(added) - len(removed)
+	if len(want) == 0 {
 		delete(n.tools, id)
 	} else {
 		n.tools[id] = want
 	}
-	if len(changed) > 0 {
+	if len(added)+len(removed) > 0 {
 		touched[id] = true
 	}
 	return slices.Sorted(maps.Keys(touched))
 }
 
-func (n *Names) add(k ToolKey, g group) {
-	base := fold(ToolName(k.ID, k.Tool))
-	n.bases[base] = append(n.bases[base], k)
-	n.hash[g] = append(n.hash[g], k)
-	delete(n.clashes, g)
-	n.count++
-}
-
-// remove removes tools: thousands can have the same base, so each base and each group is searched only once.
-func (n *Names) remove(tools map[ToolKey]group) {
-	bases, groups := map[string]bool{}, map[group]bool{}
-	for k, g := range tools {
-		bases[fold(ToolName(k.ID, k.Tool))], groups[g] = true, true
-	}
-	for base := range bases {
-		without(n.bases, base, tools)
-	}
-	for g := range groups {
-		without(n.hash, g, tools)
-		delete(n.clashes, g)
-	}
-	n.count -= len(tools)
-}
-
-func without[K comparable](m map[K][]ToolKey, at K, tools map[ToolKey]group) {
-	if m[at] = slices.DeleteFunc(m[at], func(k ToolKey) bool { _, ok := tools[k]; return ok }); len(m[at]) == 0 {
+func without(m map[string][]ToolKey, at string, tools map[ToolKey]bool) {
+	if m[at] = slices.DeleteFunc(m[at], func(k ToolKey) bool { return tools[k] }); len(m[at]) == 0 {
 		delete(m, at)
 	}
 }
 
-// touch adds the extensions with names that may depend on tools: with the same base, in the same group, or with a base that
-// is a suffixed form of the group.
-func (n *Names) touch(tools map[ToolKey]group, touched map[string]bool) {
-	groups, bases := map[group]bool{}, map[string]bool{}
-	for k, g := range tools {
-		groups[g], bases[fold(ToolName(k.ID, k.Tool))] = true, true
-	}
-	for g := range groups {
-		for _, k := range n.hash[g] {
+// touch adds the extensions of all tools that have one of the names as their base or short form.
+func (n *Names) touch(names, touched map[string]bool) {
+	for name := range names {
+		for _, k := range n.bases[name] {
 			touched[k.ID] = true
-			bases[fold(SuffixedName(k.ID, k.Tool, digits[0]))] = true
 		}
-		if len(n.hash[g]) > 1 {
-			for form := range n.clash(g).tools {
-				bases[form] = true
-			}
-		}
-	}
-	for base := range bases { // thousands of tools can have the same
-		for _, k := range n.bases[base] {
+		for _, k := range n.forms[name] {
 			touched[k.ID] = true
 		}
 	}
@@ -274,11 +208,10 @@ func (n *Names) Name(k ToolKey) string {
 	if !replaced && len(base) <= MaxToolName && !n.contested(base) {
 		return base
 	}
-	level := 0
-	if g := groupOf(k); len(n.hash[g]) > 1 {
-		level = n.clash(g).level[k]
+	if short := SuffixedName(k.ID, k.Tool, shortSuffix); len(n.forms[fold(short)]) == 1 {
+		return short
 	}
-	return SuffixedName(k.ID, k.Tool, digits[level])
+	return SuffixedName(k.ID, k.Tool, longSuffix)
 }
 
 // Clash reports whether a tool cannot have its base as its name because another tool has it, too.
@@ -290,27 +223,7 @@ func (n *Names) Clash(k ToolKey) bool {
 func (n *Names) Len() int { return n.count }
 
 func (n *Names) contested(base string) bool {
-	return len(n.bases[fold(base)]) > 1 || len(n.suffixed(fold(base))) > 0
-}
-
-// suffixed returns the tools that have a name, in lower case, as a suffixed form.
-func (n *Names) suffixed(name string) []ToolKey {
-	at := strings.LastIndexByte(name, '_') + 1
-	if !slices.Contains(digits[:], len(name)-at) {
-		return nil
-	}
-	start, err := hex.DecodeString(name[at : at+digits[0]])
-	if err != nil {
-		return nil
-	}
-	tools := n.hash[group(start)]
-	switch {
-	case len(tools) > 1:
-		return n.clash(group(start)).tools[name]
-	case len(tools) == 1 && fold(SuffixedName(tools[0].ID, tools[0].Tool, digits[0])) == name:
-		return tools
-	}
-	return nil
+	return len(n.bases[fold(base)]) > 1 || len(n.forms[fold(base)]) > 0
 }
 
 // Lookup finds a tool by its registered name, its base, its form of 6 digits, or id/tool. Without a result there is no such
@@ -319,9 +232,16 @@ func (n *Names) Lookup(name string) []NamedTool {
 	if id, own, ok := strings.Cut(name, "/"); ok && n.tools[id][own] {
 		return []NamedTool{n.named(ToolKey{id, own})}
 	}
-	found := slices.Clone(n.suffixed(fold(name)))
+	found := slices.Clone(n.forms[fold(name)])
 	if len(found) == 0 {
 		found = slices.Clone(n.bases[fold(name)])
+	}
+	if len(found) == 0 && len(name) == MaxToolName && strings.HasPrefix(name, "e_") { // the long form of tools with the same short one
+		for _, keys := range n.forms {
+			if len(keys) > 1 {
+				found = append(found, slices.DeleteFunc(slices.Clone(keys), func(k ToolKey) bool { return !k.has(name) })...)
+			}
+		}
 	}
 	slices.SortFunc(found, func(a, b ToolKey) int { return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Tool, b.Tool)) })
 	var out []NamedTool
@@ -335,8 +255,7 @@ func (n *Names) Lookup(name string) []NamedTool {
 
 // has reports whether name is the base or a suffixed form of a tool, including its case.
 func (k ToolKey) has(name string) bool {
-	suffix := len(name) - strings.LastIndexByte(name, '_') - 1
-	return name == ToolName(k.ID, k.Tool) || slices.Contains(digits[:], suffix) && name == SuffixedName(k.ID, k.Tool, suffix)
+	return name == ToolName(k.ID, k.Tool) || name == SuffixedName(k.ID, k.Tool, shortSuffix) || name == SuffixedName(k.ID, k.Tool, longSuffix)
 }
 
 func (n *Names) named(k ToolKey) NamedTool { return NamedTool{k, n.Name(k)} }

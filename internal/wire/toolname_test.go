@@ -196,7 +196,7 @@ func TestNamesDeep(t *testing.T) {
 	}
 	n.Set("a", []string{pair[0].Tool, pair[1].Tool})
 	for _, k := range pair {
-		if got, want := n.Name(k), SuffixedName(k.ID, k.Tool, 8); got != want {
+		if got, want := n.Name(k), SuffixedName(k.ID, k.Tool, longSuffix); got != want {
 			t.Errorf("contested: %s, want %s", got, want)
 		}
 		if got := n.Lookup(n.Name(k)); len(got) != 1 || got[0].ToolKey != k {
@@ -211,7 +211,7 @@ func TestNamesDeep(t *testing.T) {
 		t.Errorf("alone again: %s, want %s", got, want)
 	}
 	n.Set("a", nil)
-	if len(n.bases)+len(n.hash)+len(n.tools) != 0 || n.Len() != 0 {
+	if len(n.bases)+len(n.forms)+len(n.tools) != 0 || n.Len() != 0 {
 		t.Errorf("left over: %+v", n)
 	}
 }
