@@ -105,12 +105,12 @@ func TestForgottenInboxPrefix(t *testing.T) {
 	}
 }
 
-// TestUnknownInboxPrefix: the hint has no value if the server allows none of the usual ones.
+// TestUnknownInboxPrefix: the server may have another prefix for a user than the usual one.
 func TestUnknownInboxPrefix(t *testing.T) {
 	t.Parallel()
 	b, _ := bedWithUsers(t, server.User{Permissions: &server.Permissions{Subscribe: &server.SubjectPermission{Allow: []string{"private.>"}}}})
 	code, _, stderr := extctl(t.Context(), b.url, "list", "--timeout", "2m")
-	if code != exitDenied || !strings.Contains(hintOf(stderr), "pass the prefix of this user's with --inbox-prefix") {
+	if code != exitDenied || !strings.Contains(hintOf(stderr), "add --inbox-prefix _INBOX.op, or what the server's configuration has") {
 		t.Errorf("exit code %d, %s", code, stderr)
 	}
 	if code, _, stderr := extctl(t.Context(), b.url, "list", "--inbox-prefix", "private"); code != exitOK {

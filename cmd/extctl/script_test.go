@@ -29,7 +29,7 @@ import (
 func TestMain(m *testing.M) {
 	child.MaybeGuard()
 	_ = flag.Set("test.parallel", "6") // most of their time the tests wait; the command line overrides it
-	for _, limit := range []*time.Duration{&completeTimeout, &exitsTimeout, &inboxProbe, &registryProbe, &resolveTimeout} {
+	for _, limit := range []*time.Duration{&completeTimeout, &exitsTimeout, &registryProbe, &resolveTimeout} {
 		*limit = time.Minute // after it a command does without an answer, which a busy machine delays
 	}
 	testscript.Main(m, map[string]func(){"extctl": main})

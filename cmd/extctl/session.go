@@ -83,7 +83,7 @@ func (a *app) withMesh(cmd *cobra.Command, limit time.Duration, f func(context.C
 	case err == nil:
 		return nil
 	case errors.Is(context.Cause(ctx), errInboxDenied):
-		return s.explainInbox(target)
+		return explainInbox(target)
 	case errors.Is(err, nats.ErrConnectionClosed):
 		return s.lost()
 	}
