@@ -165,21 +165,24 @@ func (s *session) callOrWait(ctx context.Context, o mesh.ClientOptions, tool str
 	if o.Catalog == nil || !mayReturn(o.Catalog, tool, err) {
 		return result, err
 	}
-	o.WaitReady = 0
+	o.WaitReady, o.NoRepeat = 0, true // the Client before may have repeated it
 	// If the catalog cannot be followed, the error of the first call is the answer.
 	_ = s.follow(ctx, func(ctx context.Context, c *mesh.Catalog) error {
 		if err := c.WaitFor(ctx, func(c *mesh.Catalog) bool { _, _, err := c.Resolve(tool); return err == nil }); err != nil {
 			return err
 		}
 		o.Catalog = c
-		result, err = mesh.NewClient(s.nc, o).CallStream(ctx, tool, args, progress)
+		again, againErr := mesh.NewClient(s.nc, o).CallStream(ctx, tool, args, progress)
+		if rpc.AsError(err).Details().Ran == rpc.RanNo || againErr == nil || rpc.AsError(againErr).Details().Ran != rpc.RanNo {
+			result, err = again, againErr
+		}
 		return nil
 	})
 	return result, err
 }
 
 // mayReturn reports whether a call failed because no instance takes it, for now. A call that has ended with its instance may
-// have run: it is made again only if its tool allows that.
+// have run: it is made once more only if its tool allows that.
 func mayReturn(c *mesh.Catalog, tool string, err error) bool {
 	if err == nil {
 		return false
@@ -189,7 +192,7 @@ func mayReturn(c *mesh.Catalog, tool string, err error) bool {
 		return false
 	}
 	x, t, resolveErr := c.Resolve(tool)
-	if resolveErr != nil || e.Details().Ran != rpc.RanNo && !t.Repeatable() {
+	if resolveErr != nil || e.Details().Ran != rpc.RanNo && !(errors.Is(e, rpc.CodeExited) && t.Repeatable()) {
 		return false
 	}
 	return x.State.State == heartbeat.Ready || wire.IsReturning(x.State)

@@ -49,6 +49,7 @@ type upOptions struct {
 	log          daemon.LogFlags
 	mcp          string // the address of the MCP server; "" is none
 	join         bool   // run a bridge on a mesh that exists
+	joinsUp      bool   // which is another extctl up
 	watch        bool   // restart an extension when its files change
 	listenChosen bool   // --listen was given: do not fall back to another port
 }
@@ -148,6 +149,10 @@ func planMesh(a *app, o upOptions) (*localMesh, error) {
 	}
 	if up, running := storelock.Running(daemon.StoreDir(o.data)); running && !o.join { // it has the addresses, too
 		return nil, alreadyRunning(&storelock.LockedError{StoreDir: daemon.StoreDir(o.data), Holder: up}, o)
+	}
+	if o.join {
+		target, err := a.nats.Resolve() // if it fails, run reports that
+		o.joinsUp = err == nil && target.IsUp()
 	}
 	m := &localMesh{app: a, logger: logger, joins: o.join, watch: o.watch}
 	if prefix != wire.DefaultPrefix {

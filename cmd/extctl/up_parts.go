@@ -76,7 +76,7 @@ func upSettings(o upOptions, logger *slog.Logger) (config.Config, error) {
 	if c.SearchPaths = o.dirs; !o.noConfig {
 		c, err = bridge.Settings(o.config, o.dirs, logger)
 	}
-	if o.join && len(o.dirs) > 0 {
+	if o.joinsUp && len(o.dirs) > 0 && o.config == "" {
 		c.Links = nil // the extctl up that is joined runs them
 	}
 	if o.watch || !c.Watch.NoReload {

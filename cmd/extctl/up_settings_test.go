@@ -29,6 +29,10 @@ func TestUpInOpenedDirectory(t *testing.T) {
 		t.Errorf("extctl up itself: %+v, %v", c, err)
 	}
 	o.join = true
+	if c, err = upSettings(o, slog.New(slog.DiscardHandler)); err != nil || len(c.Links) != 1 {
+		t.Errorf("extctl up --join DIR on a mesh of bridges: %+v, %v", c, err)
+	}
+	o.joinsUp = true
 	if c, err = upSettings(o, slog.New(slog.DiscardHandler)); err != nil || len(c.Links) > 0 {
 		t.Errorf("extctl up --join DIR runs the links a second time: %+v, %v", c, err)
 	}

@@ -29,7 +29,10 @@ func (s *instance) runRemote(ctx context.Context, ready func()) error {
 	f.credentials = &credentials{
 		show: func(reason string) { s.apply(state.Note, s.workload.clean(reason, maxReason)) },
 		renew: func() {
-			if now := present(s).transport; now.URL != t.URL || !maps.Equal(now.Headers, t.Headers) {
+			if s.workload.again == nil {
+				return
+			}
+			if now, err := s.workload.again(); err == nil && now.gated == "" && (now.transport.URL != t.URL || !maps.Equal(now.transport.Headers, t.Headers)) {
 				stop(errCredentials)
 			}
 		},

@@ -60,7 +60,7 @@ func (r *run) relist(ctx context.Context) {
 // readNativeServer reads the tools and hooks of a native HTTP server, which has neither a session nor a tools/list for certain,
 // and may be another process by now.
 func (r *run) readNativeServer(ctx context.Context) (*handshake, error) {
-	reading, cancel := context.WithTimeout(ctx, relistTimeout)
+	reading, cancel := context.WithTimeout(ctx, max(relistTimeout, r.inst.workload.limits.start.Max))
 	defer cancel()
 	hs, err := exchangeHandshake(reading, r.f.conn, r.inst.workload, r.inst.agent, nil)
 	if err == nil && hs.dialect != manifest.Ext {

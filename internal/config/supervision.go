@@ -24,8 +24,8 @@ type Supervision struct {
 	supervise.Policy // its defaults are those of DefaultPolicy, its bounds are in mapping.supervision
 
 	ShutdownGrace time.Duration // from the request to stop to SIGTERM; 3 s, 10 ms to 5 min
-	MaxLine       int64         // bytes of one line of the child's output; 64 MiB, 4 KiB to 1 GiB
-	MaxResult     int64         // bytes of one result; 64 MiB, 4 KiB to 1 GiB
+	MaxLine       int64         // bytes of one line of the child's output; 64 MiB, which is also the most; at least 4 KiB
+	MaxResult     int64         // bytes of one result; the same
 	MaxInflight   int           // concurrent calls per instance; 256, 1 to 65536
 	Replicas      int           // instances on this host; 1, 1 to 64
 }

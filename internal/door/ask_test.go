@@ -302,6 +302,7 @@ func TestPermitsUnlisted(t *testing.T) {
 		"file:///etc/a": false, "file:///docs/../etc/a": false, "file:///docs/%2E%2e/etc/a": false, "file:///docs/..%2Fetc": false,
 		"file:///docs/secret/a": false, "file:///docs/%73ecret/a": false, "file:///docs/secret%2Fa": false, "file:///docs//secret/a": false,
 		"doc:pub/../secret": false, "doc:pub\\..\\x": false, "file:///docs/%zz": false, "file:///docs/sub/..?x": false, "file:///docs/..#": false,
+		"file:///docs/a?/../../etc/x": false, "file:///docs/a#/%2e%2e/../etc/x": false,
 		"file:///docs/my%20plans%5B1%5D.txt": false, "file:///docs/my plans[1].txt": false, "file:///docs/%6Dy%20plans[1].txt": false,
 	} {
 		if o.permitsUnlisted("x", uri) != want {

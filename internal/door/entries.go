@@ -56,6 +56,7 @@ func (o ViewOptions) permitsUnlisted(id, uri string) bool {
 		return false
 	}
 	segments := strings.FieldsFunc(at, func(r rune) bool { return r == '/' || r == ':' })
+	segments = append(segments, strings.Split(whole, "/")...) // some servers take a query for a part of the path
 	if slices.Contains(segments, ".") || slices.Contains(segments, "..") {
 		return false
 	}

@@ -186,7 +186,7 @@ func (c *call) notify(method string, params json.RawMessage) error {
 	return nil
 }
 
-// sendChunks sends an answer that does not fit into one message, and ends the call. It owns text. The place and the memory
+// sendChunks sends an answer that is too large for one message, and ends the call. It owns text. The place and the memory
 // of the answer are freed before its end frame is sent, as in leave; letGo returns the memory of text.
 func (c *call) sendChunks(text []byte, letGo func()) {
 	defer c.finish()

@@ -30,6 +30,7 @@ type ClientOptions struct {
 
 	Timeout   time.Duration // of calls with a context without a deadline; exact to 10 ms. Default 30 s
 	WaitReady time.Duration // how long a call waits for an extension that starts or restarts. Default: as long as the call may take; < 0: not at all, as for a Catalog that nothing updates (LoadCatalog)
+	NoRepeat  bool          // do not repeat calls that may have run, even if the annotations of their tools allow it
 	Logger    *slog.Logger  // default: discard
 
 	HookTimeout time.Duration // of each extension that is called for a hook. Default 5 s

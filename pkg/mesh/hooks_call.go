@@ -83,9 +83,12 @@ func (c *hooks) fireBefore(ctx context.Context, e toolEvent) (args json.RawMessa
 	if err != nil {
 		return nil, fmt.Errorf("mesh: the event of %s: %w", beforeToolCall, err)
 	}
-	if size, limit := c.eventSize(event); size > limit || !jsonrpc.Valid(event) { // those that may stop the call would not get it
+	switch size, limit := c.eventSize(event); { // those that may stop the call would not get it
+	case size > limit:
 		return nil, rpc.NewError(rpc.CodeTooLarge, rpc.Details{Ran: rpc.RanNo, Size: size, Limit: limit},
-			"%s was not called: its arguments are too large or too deep for the event of %s, which is %d bytes, over the limit of %d", e.Tool, beforeToolCall, size, limit)
+			"%s was not called: with its arguments the event of %s is %d bytes, over the limit of %d", e.Tool, beforeToolCall, size, limit)
+	case !jsonrpc.Valid(event):
+		return nil, rpc.Errorf(rpc.CodeTooLarge, rpc.RanNo, "%s was not called: its arguments are nested too deep for the event of %s", e.Tool, beforeToolCall)
 	}
 	fired, err := c.fire(ctx, beforeToolCall, event, identity{e.Agent, e.Session})
 	c.logHooks(beforeToolCall, fired.Warnings)

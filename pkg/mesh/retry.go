@@ -129,7 +129,7 @@ func (r *retries) next(c *Client, t *target, a *attempt) step {
 		}
 	case rpc.CodeExited, rpc.CodeTimeout, rpc.CodeInternal, rpc.CodeUnavailable, rpc.CodeCancelled: // by another than the caller, for whom ask ends
 		r.pause = max(r.pause, time.Duration(d.RetryAfterMS)*time.Millisecond)
-		if d.Ran != rpc.RanNo && r.made < maxRepeats && r.pause <= maxPause && t.tool != nil && t.tool.Repeatable() {
+		if d.Ran != rpc.RanNo && r.made < maxRepeats && r.pause <= maxPause && !c.opt.NoRepeat && t.tool != nil && t.tool.Repeatable() {
 			if r.mayHave == nil {
 				r.mayHave = a.err
 			}
