@@ -31,8 +31,9 @@ type instance struct {
 	sup      *supervise.Supervisor
 	history  runHistory
 	output
-	changed func() // reports that the entry in the inventory has changed
-	forget  func() // removes it from there
+	keepTools func(names map[string]bool) // the others need no counts
+	changed   func()                      // reports that the entry in the inventory has changed
+	forget    func()                      // removes it from there
 
 	stopped func() bool // reports whether run's context has ended; set by run before the first run begins
 

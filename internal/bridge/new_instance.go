@@ -39,7 +39,9 @@ func (b *Bridge) newInstance(w *workload, replica int) *instance {
 	ref := wire.InstanceRef{ID: w.id(), Instance: s.mesh.Instance()}
 	s.changed = func() { b.inventory.change(ref) }
 	s.mesh.OnChange(s.changed)
-	s.mesh.Log(b.calls.Extension(w.id()))
+	counts := b.calls.Extension(w.id())
+	s.keepTools = counts.KeepTools
+	s.mesh.Log(counts)
 	b.inventory.add(ref, s.entry)
 	s.forget = func() { b.inventory.remove(ref) }
 	s.sup = supervise.New(supervise.Options{Policy: w.policy, Run: s.runOnce, Notify: s.transition, Permanent: isPermanent})

@@ -260,6 +260,9 @@ func contextError(ctx context.Context) error {
 func (r *run) applyHandshake(hs *handshake) {
 	before := r.f.handshake.Swap(hs)
 	r.inst.history.handshakeSucceeded(hs)
+	if r.inst.keepTools != nil {
+		r.inst.keepTools(hs.names)
+	}
 	if before == nil || !slices.Equal(before.problems, hs.problems) { // tools may be read many times
 		for _, d := range hs.problems {
 			r.inst.log.Warn("handshake", "code", d.Code, "problem", d.Message)

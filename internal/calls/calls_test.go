@@ -115,7 +115,14 @@ func TestBounds(t *testing.T) {
 	if n := len(l.all("")); n != 1 || l.series.Load() != maxTools {
 		t.Errorf("%d extensions, %d tools", n, l.series.Load())
 	}
+	l.Extension("a").KeepTools(map[string]bool{"t1": true, "new": true})
+	l.Extension("a").Ended(&End{Tool: "new", At: start})
+	if n := l.series.Load(); n != 2 || len(l.Counts("")) != 3 {
+		t.Errorf("%d tools, after the extension has got others: %+v", n, l.Counts(""))
+	}
+	old := l.Extension("a")
 	l.Keep(nil)
+	old.Ended(&End{Tool: "late", At: start})
 	if l.series.Load() != 0 {
 		t.Errorf("%d tools are counted after everything was removed", l.series.Load())
 	}

@@ -59,7 +59,7 @@ func (l *Log) Keep(ids []string) {
 	for id, e := range l.exts {
 		if !keep[id] {
 			delete(l.exts, id)
-			l.series.Add(-int64(len(*e.tools.Load())))
+			e.keepTools(nil, true)
 		}
 	}
 	l.share()
@@ -104,6 +104,7 @@ type Extension struct {
 	slow, before []Record // of this period and of the one before, in no order
 	maxFailures  int
 	maxSlow      int
+	removed      bool // no more tools get counts
 }
 
 // tool is what is counted of a tool.
@@ -152,7 +153,7 @@ func (e *Extension) tool(name string) *tool {
 	if t := now[name]; t != nil {
 		return t
 	}
-	if e.log.series.Load() >= maxTools { // a few more if several extensions get here at the same time
+	if e.removed || e.log.series.Load() >= maxTools { // a few more if several extensions get here at the same time
 		return &e.other
 	}
 	e.log.series.Add(1)
@@ -164,6 +165,28 @@ func (e *Extension) tool(name string) *tool {
 	next[t.name] = t
 	e.tools.Store(&next)
 	return t
+}
+
+// KeepTools frees the places of tools that the extension does not list any more, if all places are in use.
+func (e *Extension) KeepTools(names map[string]bool) {
+	if e.log.series.Load() >= maxTools {
+		e.keepTools(names, false)
+	}
+}
+
+// keepTools removes the counts of all tools that are not in names.
+func (e *Extension) keepTools(names map[string]bool, removed bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.removed = removed
+	now, next := *e.tools.Load(), map[string]*tool{}
+	for name, t := range now {
+		if names[name] {
+			next[name] = t
+		}
+	}
+	e.log.series.Add(int64(len(next) - len(now)))
+	e.tools.Store(&next)
 }
 
 func (e *Extension) limit(failures, slow int) {

@@ -60,6 +60,14 @@ func (t Target) Connect(ctx context.Context, o ConnectOptions) (*nats.Conn, erro
 		opts.UserInfo = contextUser(t.context, opts.User, opts.Password)
 		opts.User, opts.Password = "", ""
 	}
+	if token := opts.Token; t.context != "" && token != "" {
+		opts.Token, opts.TokenHandler = "", func() string {
+			if now, err := contextTarget(t.context, t.context); err == nil && now.base.Token != "" {
+				return now.base.Token
+			}
+			return token
+		}
+	}
 	all := t.options(o, up)
 	if at, ok := ctx.Deadline(); ok {
 		all = append(all, func(o *nats.Options) error {

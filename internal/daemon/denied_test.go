@@ -20,7 +20,7 @@ func TestDeniedSubscriptionIsUnready(t *testing.T) {
 	}}})
 	url := strings.Replace(srv.ClientURL(), "nats://", "nats://u:p@", 1)
 	code := runProgram(t.Context(), io.Discard, []string{"--server", url}, func(_ context.Context, p Process) error {
-		for _, subject := range []string{"ext.x.rpc", "ext.x.rpc.INSTANCE", "ext.x.y.cancel", "$SRV.PING", "ext.registry.catalog.state.x"} {
+		for _, subject := range []string{"ext.x.rpc", "ext.x.rpc.INSTANCE", "ext.x.y.cancel", "ext.x.ack.*", "$SRV.PING", "ext.registry.catalog.state.x"} {
 			if _, err := p.NC.SubscribeSync(subject); err != nil {
 				t.Fatal(err)
 			}

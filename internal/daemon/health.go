@@ -116,7 +116,7 @@ func (h *Health) denied(prefix wire.Prefix, err error) {
 	subject, ok := natsconn.DeniedSubscription(err)
 	switch nc := h.connected.Load(); {
 	case !ok, strings.HasPrefix(subject, "$SRV."), strings.HasPrefix(subject, prefix.CatalogEvents()+".state."):
-	case subject != prefix.RegistryRPC() && (strings.HasSuffix(subject, ".rpc") || strings.HasSuffix(subject, ".cancel") || strings.Contains(subject, ".rpc.")):
+	case subject != prefix.RegistryRPC() && (strings.HasSuffix(subject, ".rpc") || strings.HasSuffix(subject, ".cancel") || strings.Contains(subject, ".rpc.") || strings.HasSuffix(subject, ".ack.*")):
 	case nc == nil: // too early for a subscription that the program needs; it is logged
 	default:
 		h.deniedSub.Store(&deniedSub{subject, nc.Stats().Reconnects})

@@ -154,11 +154,12 @@ func currentUser(address, password string) nats.UserInfoCB {
 	}
 }
 
-// contextUser returns the user and password that a context of the nats CLI has now; the given ones, if it cannot be read.
+// contextUser returns the password that a context of the nats CLI has now for its user. Another user has another inbox, which
+// the connection does not listen to.
 func contextUser(path, user, password string) nats.UserInfoCB {
 	return func() (string, string) {
-		if now, err := contextTarget(path, path); err == nil && now.base.User != "" {
-			return now.base.User, now.base.Password
+		if now, err := contextTarget(path, path); err == nil && now.base.User == user {
+			return user, now.base.Password
 		}
 		return user, password
 	}

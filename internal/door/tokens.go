@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -27,6 +28,7 @@ type Tokens struct {
 	changed time.Time // of the file
 	size    int64
 	looked  time.Time
+	said    string // the error that was logged last
 }
 
 // lookEvery is the time between two checks whether the file has changed.
@@ -55,7 +57,7 @@ func LoadTokens(path string, logger *slog.Logger) (*Tokens, error) {
 // read reads the file. Tokens whose context is missing are left out, and incomplete tells which; the file is read again
 // then. The caller holds mu, or has the only reference.
 func (t *Tokens) read(info os.FileInfo) (incomplete, err error) {
-	if info.Mode().Perm()&0o027 != 0 {
+	if runtime.GOOS != "windows" && info.Mode().Perm()&0o027 != 0 {
 		return nil, fmt.Errorf("%s: other users can read or change the tokens: chmod 600 it", t.path)
 	}
 	data, err := os.ReadFile(t.path)
@@ -111,17 +113,23 @@ func (t *Tokens) refresh(now time.Time) {
 		return
 	}
 	t.looked = now
+	said := t.said
+	t.said = ""
 	info, err := os.Stat(t.path)
 	if err == nil && (!info.ModTime().Equal(t.changed) || info.Size() != t.size) {
 		var incomplete error
 		switch incomplete, err = t.read(info); {
 		case incomplete != nil:
-			t.logger.Error("tokens are refused, because their context cannot be read", "error", incomplete)
+			if t.said = incomplete.Error(); t.said != said {
+				t.logger.Error("tokens are refused, because their context cannot be read", "error", incomplete)
+			}
 		case err == nil:
 			t.logger.Info("the tokens were read again", "file", t.path, "tokens", len(t.tokens))
 		}
 	}
 	if err != nil {
-		t.logger.Error("the tokens cannot be read; those read before stay valid", "file", t.path, "error", err)
+		if t.said = err.Error(); t.said != said {
+			t.logger.Error("the tokens cannot be read; those read before stay valid", "file", t.path, "error", err)
+		}
 	}
 }

@@ -43,6 +43,13 @@ func (st *store) disown(x *extension, a *announced) {
 	}
 }
 
+// disownUnserved is disown for an announcement that was shown, unless the extension still serves its subject.
+func (st *store) disownUnserved(x *extension, before *announced) {
+	if before != nil && !x.serves(before.subject()) {
+		st.disown(x, before)
+	}
+}
+
 // removeHandshake removes a handshake.
 func (st *store) removeHandshake(x *extension, key handshakeKey) {
 	if s := x.handshakes[key]; s != nil {
@@ -135,7 +142,7 @@ func (na *natives) forgetUnknown(x *extension) {
 // sweepUnannounced removes old unannounced ids and removals.
 func (na *natives) sweepUnannounced(now time.Time) {
 	for id, s := range na.unannounced {
-		if now.Sub(s.since) > maxUnused {
+		if now.Sub(s.seen) > maxUnused {
 			delete(na.unannounced, id)
 		}
 	}

@@ -1,7 +1,9 @@
 package fleet
 
 import (
+	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -70,6 +72,96 @@ func TestAccounting(t *testing.T) {
 	}
 	if l.drop(x); l.size != 0 {
 		t.Errorf("%d bytes counted, and nothing stored", l.size)
+	}
+}
+
+// TestOwnersOfOldSubjects: a service that announces one subject after the other owns the last ones only.
+func TestOwnersOfOldSubjects(t *testing.T) {
+	f := testFleet(t)
+	f.Elected(f.at)
+	for n := range 20 {
+		f.announce(wire.Announce{ID: "x", Version: "1.0.0", Instance: "n", SubjectPrefix: fmt.Sprint("p", n)})
+		f.send("heartbeat", "x", `{"id":"x","instance":"n"}`)
+	}
+	if len(f.owners) > 2 {
+		t.Errorf("owned: %v", f.owners)
+	}
+}
+
+// TestForgottenInSpiteOfElections: an extension that is silent is removed after a day, also if its registry becomes the leader
+// again in between.
+func TestForgottenInSpiteOfElections(t *testing.T) {
+	f := testFleet(t)
+	f.announce(wire.Announce{ID: "x", Version: "1.0.0", Instance: "n"})
+	f.send("heartbeat", "x", `{"id":"x","instance":"n"}`)
+	for second := range 25 * 3600 {
+		f.at = f.at.Add(time.Second)
+		if second%36_000 == 0 {
+			f.Elected(f.at)
+		}
+		f.Verified(f.at, true, f.at)
+		f.Tick(f.at)
+		f.settle()
+	}
+	if f.exts["x"] != nil {
+		health, _ := f.mon.Extension("x")
+		t.Errorf("after 25 hours: %+v", health)
+	}
+}
+
+// TestLargerLimits: the tools that were cut to the limit of the server are requested again when it is raised.
+func TestLargerLimits(t *testing.T) {
+	f := testFleet(t)
+	f.SetLimits(Limits{Spec: 2000})
+	f.Elected(f.at)
+	up := func() { f.send("heartbeat", "x", `{"id":"x","instance":"n"}`) }
+	f.announce(wire.Announce{ID: "x", Version: "1.0.0", Instance: "n", HandshakeHash: "h"})
+	up()
+	offer := json.RawMessage(`{"tools":[{"name":"a","input_schema":{"description":"` + strings.Repeat("x", 3000) + `"}}]}`)
+	f.HandshakeDone(effectOf[Handshake](t, f), ParseOffer(offer, nil, f.limits.Spec), f.at)
+	f.settle()
+	f.pending = nil
+	up()
+	f.SetLimits(Limits{Spec: 1500})
+	if up(); len(f.pending) != 0 {
+		t.Errorf("without larger limits: %v", f.pending)
+	}
+	f.SetLimits(Limits{Spec: 10_000})
+	up()
+	effectOf[Handshake](t, f)
+}
+
+// TestUnannouncedForLong: a service that is never announced, and sends heartbeats for hours, causes a few requests only.
+func TestUnannouncedForLong(t *testing.T) {
+	f := testFleet(t)
+	requests := 0
+	for range 120 {
+		f.at = f.at.Add(time.Minute)
+		f.send("heartbeat", "a.b", `{"id":"a.b","instance":"n"}`)
+		f.natives.sweepUnannounced(f.at)
+		for _, e := range f.pending {
+			if _, ok := e.(RequestAnnouncements); ok {
+				requests++
+			}
+		}
+		f.pending = nil
+	}
+	if requests == 0 || requests > 3 {
+		t.Errorf("%d requests, want at most 3", requests)
+	}
+}
+
+// TestBridgesAreForgotten: bridges that are gone are removed, also if extensions never are.
+func TestBridgesAreForgotten(t *testing.T) {
+	f := testFleet(t)
+	f.cfg.Heartbeat.ForgetAfter = -1
+	f.send("host", "b", string(encode(t, message(wire.InventoryFull, 1))))
+	if f.bridges.byName["b"] == nil {
+		t.Fatal(f.refused)
+	}
+	f.bridges.sweepBridges(f.at.Add(25 * time.Hour))
+	if len(f.bridges.byName) != 0 {
+		t.Error("it stays")
 	}
 }
 

@@ -273,11 +273,11 @@ func (bs *bridges) markInstancesLost(b *bridge, reason string, now time.Time) {
 // sweepBridges removes bridges from which nothing was received for as long as extensions are remembered.
 func (bs *bridges) sweepBridges(now time.Time) {
 	keep := bs.cfg.Heartbeat.ForgetAfter
-	if keep == 0 {
+	if keep <= 0 { // never, which is about extensions: bridges with new names at each start would fill the registry
 		keep = 24 * time.Hour
 	}
 	for name, b := range bs.byName {
-		if keep > 0 && now.Sub(b.seen) > keep {
+		if now.Sub(b.seen) > keep {
 			delete(bs.byName, name)
 			bs.mark(HostKey(name), false)
 			bs.replaceSkills(b, nil)

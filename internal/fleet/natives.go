@@ -109,10 +109,11 @@ func (na *natives) handleUnannounced(b heartbeat.Message, now time.Time) *extens
 	s := na.unannounced[b.ID]
 	if s == nil {
 		if len(na.unannounced) < maxUnannounced && na.requestAnnouncements(now) { // else with its next heartbeat
-			na.unannounced[strings.Clone(b.ID)] = &unannounced{since: now, requests: announceRequests{round: na.lastRequest, times: 1}}
+			na.unannounced[strings.Clone(b.ID)] = &unannounced{since: now, seen: now, requests: announceRequests{round: na.lastRequest, times: 1}}
 		}
 		return nil
 	}
+	s.seen = now
 	waited := now.Sub(s.since)
 	coming := now.Sub(na.lastAnnouncement) < unannouncedGrace && waited < maxUnannouncedGrace // its own announcement may be among them
 	if waited < unannouncedGrace || coming {
@@ -144,6 +145,7 @@ func (na *natives) requestAnnouncements(now time.Time) bool {
 // unannounced is an id that sends heartbeats without an announcement.
 type unannounced struct {
 	since    time.Time
+	seen     time.Time // the last heartbeat
 	requests announceRequests
 }
 

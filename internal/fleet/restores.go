@@ -65,7 +65,9 @@ func (rs *restores) restore(id string) {
 		return
 	}
 	now := rs.now
-	rs.mon.Declare(id, now)
+	if !rs.mon.Known(id) { // otherwise it has been silent for some time
+		rs.mon.Declare(id, now)
+	}
 	left := rs.restoreState(x, now)
 	if (left || rs.inventories.complete()) && len(x.announcements) == 0 && rs.empty(id) {
 		if c, ok := rs.mon.Forget(id); ok {
@@ -96,9 +98,11 @@ func (rs *restores) restoreSpec(id string, r Record) *extension {
 		x = newExtension(id, rs.now)
 		x.fromCatalog = true
 	}
+	before := x.shown
 	if !x.restore(r.Value, rs.now) {
 		return nil
 	}
+	rs.disownUnserved(x, before)
 	x.restoredRevision = r.Revision
 	rs.exts[x.id] = x
 	rs.account(x, x.size()-x.kept) // the spec may have replaced a handshake

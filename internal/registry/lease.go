@@ -34,7 +34,8 @@ type elector struct {
 	bucket      *bucket
 	me          holder
 	replicas    int
-	ttl         time.Duration
+	setTTL      time.Duration // below a second: the default for the server
+	ttl         time.Duration // of the present round
 	log         *slog.Logger
 	leaseFree   <-chan struct{} // the lease was released or has expired, or the bucket was deleted
 	stepDown    <-chan struct{} // the loop found that this replica is fenced
@@ -49,12 +50,8 @@ type elector struct {
 }
 
 func newElector(l *loop) *elector {
-	ttl := l.cfg.LeaseTTL
-	if ttl < time.Second {
-		ttl = leaseTTL(l.bucket.clustered())
-	}
 	return &elector{bucket: l.bucket, me: holder{Name: l.cfg.Name, Instance: l.instance}, replicas: l.cfg.Replicas,
-		ttl: ttl, log: l.log, leaseFree: l.election.leaseFree, stepDown: l.election.stepDown, tookOver: l.election.tookOver, reconnected: l.election.reconnected, report: l.report}
+		setTTL: l.cfg.LeaseTTL, log: l.log, leaseFree: l.election.leaseFree, stepDown: l.election.stepDown, tookOver: l.election.tookOver, reconnected: l.election.reconnected, report: l.report}
 }
 
 // leaseWatch is the last revision seen of another holder's lease, and since when it has been unchanged, by the local
@@ -93,6 +90,9 @@ func leaseTTL(clustered bool) time.Duration {
 func (e *elector) run(ctx context.Context) {
 	var created time.Time
 	for ctx.Err() == nil {
+		if e.ttl = e.setTTL; e.ttl < time.Second { // the server may have joined a cluster
+			e.ttl = leaseTTL(e.bucket.clustered())
+		}
 		made := e.awaitBucket(ctx)
 		if made.IsZero() {
 			return

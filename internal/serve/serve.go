@@ -65,10 +65,10 @@ type service struct {
 	paused bool          // svc is stopped, or will be after the reconnect
 }
 
-// subscriptions are set by begin, for end.
+// subscriptions are set by the goroutine of Serve.
 type subscriptions struct {
 	cancels  *nats.Subscription
-	acks     *nats.Subscription
+	acks     atomic.Pointer[nats.Subscription]
 	unlisten func()             // to denials
 	giveUp   context.CancelFunc // ends the context of handlers
 }
@@ -110,11 +110,7 @@ func (inst *Instance) begin(ctx context.Context, h rpc.Handler, opt Options) (*s
 	inst.Apply(instance.Event{Kind: instance.Serve})
 	sp := wire.Prefix(a.SubjectPrefix)
 	s.ackPrefix = sp.Ack(a.ID, "")
-	var err error
-	// These subscriptions come first, because a cancellation or an acknowledgement could arrive with the first call.
-	if s.cancels, err = n.nc.ChanSubscribe(sp.Cancel(a.ID), n.in); err == nil {
-		s.acks, err = n.nc.ChanSubscribe(sp.Ack(a.ID, "*"), n.in)
-	}
+	err := s.subscribe(sp) // first, because a cancellation or an acknowledgement could arrive with the first call
 	if err == nil {
 		err = s.enter(a)
 	}
@@ -130,6 +126,22 @@ func (inst *Instance) begin(ctx context.Context, h rpc.Handler, opt Options) (*s
 	return s, nil
 }
 
+// subscribe subscribes to cancellations and acknowledgements, again if NATS may have denied that.
+func (s *service) subscribe(sp wire.Prefix) error {
+	s.unsubscribe()
+	n, id := s.inst.pub, s.inst.ID()
+	cancels, err := n.nc.ChanSubscribe(sp.Cancel(id), n.in)
+	if err != nil {
+		return err
+	}
+	s.cancels = cancels
+	acks, err := n.nc.ChanSubscribe(sp.Ack(id, "*"), n.in)
+	if err == nil {
+		s.acks.Store(acks)
+	}
+	return err
+}
+
 // end reverses begin.
 func (s *service) end() error {
 	err := s.drain()
@@ -138,9 +150,9 @@ func (s *service) end() error {
 	return err
 }
 
-// unsubscribe ends the subscriptions of begin. An error means that the connection is closed, and with it the subscriptions.
+// unsubscribe ends the subscriptions of subscribe. An error means that the connection is closed, and with it the subscriptions.
 func (s *service) unsubscribe() {
-	for _, sub := range []*nats.Subscription{s.cancels, s.acks} {
+	for _, sub := range []*nats.Subscription{s.cancels, s.acks.Load()} {
 		if sub != nil {
 			_ = sub.Unsubscribe()
 		}

@@ -116,7 +116,7 @@ func (t *streams) acknowledged(m *nats.Msg, token string) {
 	case c == nil:
 	case m.Header.Get("Status") == "503": // it reaches one subscription on this connection, of any replica
 		c.cancel()
-	case m.Sub != c.s.acks: // an acknowledgement reaches each replica: count it once
+	case m.Sub != c.s.acks.Load(): // an acknowledgement reaches each replica: count it once
 	default:
 		if f := c.flow.Load(); f != nil {
 			select {
