@@ -54,7 +54,31 @@ func (f *bridgeFlags) choose(ctx context.Context, s *session, id string) (e mesh
 		return e, nil, err
 	}
 	bridges, err = f.bridgesOf(e)
+	if len(bridges) > 1 {
+		bridges = withoutLost(ctx, s, bridges)
+	}
 	return e, bridges, err
+}
+
+// withoutLost leaves out the bridges that the catalog shows as lost, unless all are: nothing runs there.
+func withoutLost(ctx context.Context, s *session, bridges []string) []string {
+	c, err := s.load(ctx, mesh.CatalogOptions{}, wire.KindHost)
+	if err != nil {
+		return bridges // the requests to them show whether they are there
+	}
+	var lost []string
+	for _, h := range c.Hosts() {
+		if h.State == heartbeat.Lost && slices.Contains(bridges, h.Bridge) {
+			lost = append(lost, h.Bridge)
+		}
+	}
+	if len(lost) == len(bridges) {
+		return bridges
+	}
+	for _, name := range lost {
+		s.note("%s is lost; nothing runs there", terminal.Clean(name))
+	}
+	return slices.DeleteFunc(bridges, func(name string) bool { return slices.Contains(lost, name) })
 }
 
 // params are the params of a control request for the selected instances of an extension, after choose.

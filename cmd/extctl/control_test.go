@@ -7,10 +7,12 @@ import (
 	"io"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -305,6 +307,57 @@ func TestLogsOfSeveral(t *testing.T) {
 	}
 	cancel()
 	<-u.done
+}
+
+// TestLostBridgeIsLeftOut: a command for all instances of an extension does not fail because of a bridge that is lost.
+func TestLostBridgeIsLeftOut(t *testing.T) {
+	t.Parallel()
+	b, stop, err := newBed(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	b.putExtension(t, "x", "b1", "gone")
+	b.putHost(t, wire.Host{Bridge: "gone", State: heartbeat.Lost})
+	if err := b.answer(wire.Prefix(wire.DefaultPrefix).Control("b1"), func(string, json.RawMessage) (string, *rpc.Error) {
+		return `{"lines":[{"id":"x","bridge":"b1","instance":"i","ts":"2026-01-02T03:04:05Z","line":"of x"}]}`, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	code, stdout, stderr := extctl(t.Context(), b.url, "logs", "x")
+	if code != exitOK || !strings.Contains(stdout, "of x") || !strings.Contains(stderr, "gone is lost; nothing runs there") {
+		t.Errorf("exit code %d, %s%s", code, stdout, stderr)
+	}
+	if code, _, stderr := extctl(t.Context(), b.url, "logs", "x", "--bridge", "gone"); code != exitUnavailable {
+		t.Errorf("of the lost bridge itself: exit code %d, %s", code, stderr)
+	}
+}
+
+// TestReloadIsShown: extctl reload ends when the catalog does not show what was replaced as ready any more.
+func TestReloadIsShown(t *testing.T) {
+	t.Parallel()
+	b, stop, err := newBed(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	b.putExtension(t, "x", "b1")
+	b.putHost(t, wire.Host{Bridge: "b1"})
+	var shown atomic.Bool
+	if err := b.answer(wire.Prefix(wire.DefaultPrefix).Control("b1"), func(string, json.RawMessage) (string, *rpc.Error) {
+		time.AfterFunc(300*time.Millisecond, func() {
+			shown.Store(true)
+			if _, err := b.kv.PutString(context.Background(), "state.x", `{"state":"spawning","instances":[{"instance":"new","bridge":"b1","state":"spawning"}]}`); err != nil {
+				t.Error(err)
+			}
+		})
+		return `{"started":[],"replaced":["x"],"stopped":[],"search_paths":["/x"]}`, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if code, stdout, stderr := extctl(t.Context(), b.url, "reload"); code != exitOK || !shown.Load() {
+		t.Errorf("exit code %d, shown: %v, %s%s", code, shown.Load(), stdout, stderr)
+	}
 }
 
 // TestLogsWithLostBridge: the logs of one extension are shown although the only bridge of the other is gone, in either order.

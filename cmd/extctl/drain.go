@@ -155,7 +155,7 @@ func awaitDraining(ctx context.Context, s *session, id string, drains func(wire.
 		}
 		if !pause.For(limited, shownPoll) {
 			if ctx.Err() == nil {
-				s.note("the catalog does not show the drain yet")
+				s.note("the catalog does not show that yet")
 			}
 			return
 		}
@@ -264,7 +264,7 @@ func undrain(ctx context.Context, s *session, o drainOptions, id string) error {
 		return err
 	}
 	for _, p := range spots {
-		if err := awaitReady(ctx, s, p, instanceTimeout); err != nil {
+		if err := awaitReady(ctx, s, p); err != nil {
 			if !s.json {
 				_ = failed.report(s.app) // the error is more important
 			}

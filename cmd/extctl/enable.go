@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -56,9 +57,13 @@ func setEnabled(ctx context.Context, a *app, f hostFlags, id string, on bool) er
 			return err
 		}
 	}
+	_, missing := os.Stat(h.path)
 	changed, err := setDisabled(ctx, h.path, id, !on)
 	if err != nil {
 		return err
+	}
+	if changed && missing != nil {
+		a.noteCreated(h.path)
 	}
 	off := on && !h.settings().Enabled
 	if a.json {
@@ -75,6 +80,11 @@ func setEnabled(ctx context.Context, a *app, f hostFlags, id string, on bool) er
 	fmt.Fprintf(a.stdout, "%s is %s in %s\n", id, what, h.path)
 	fmt.Fprintln(a.stderr, "to apply this on running bridges: extctl reload, which prints where each of them looks for extensions")
 	return nil
+}
+
+// noteCreated states what a new extensions.yaml changes for all extensions of the host.
+func (a *app) noteCreated(path string) {
+	a.note("extctl: created %s with inherit_env: minimal: after a reload, all extensions get PATH, HOME and a few other variables, and those that their manifests declare", path)
 }
 
 func setDisabled(ctx context.Context, path, id string, disabled bool) (changed bool, err error) {

@@ -91,8 +91,11 @@ func (f *eventsFlags) parse(a *app, args []string, limited bool) (err error) {
 }
 
 func (s eventsCommand) ask(ctx context.Context, q events.Query) (a events.Answer, err error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
+	if s.flags.follow {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, requestTimeout)
+		defer cancel()
+	}
 	result, err := s.request(ctx, s.prefix.RegistryRPC(), "the registry", "events", q)
 	if err == nil {
 		err = json.Unmarshal(result, &a)

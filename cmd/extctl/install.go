@@ -166,8 +166,12 @@ func (in *installation) linkIt(ctx context.Context, path string) error {
 	if in.dryRun {
 		return nil
 	}
+	_, missing := os.Stat(in.host.path)
 	if _, err := config.AddLink(ctx, in.host.path, path); err != nil {
 		return notWritten(ctx, err)
+	}
+	if missing != nil {
+		in.app.noteCreated(in.host.path)
 	}
 	return nil
 }

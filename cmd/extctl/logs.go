@@ -222,8 +222,6 @@ var followTimeout = 2 * time.Second
 // past are the last lines that the bridges have stored, oldest first. It fails if no bridge of any of the extensions answers.
 // With follow, timeouts are no failure, because new lines can still arrive.
 func (s logsCommand) past(ctx context.Context) (past []logLine, failed failures, err error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
 	type result struct {
 		answers []answer[storedLines]
 		failed  failures
@@ -276,12 +274,11 @@ func (s logsCommand) stored(ctx context.Context, id string) ([]answer[storedLine
 	}
 	params := only.params(id)
 	params["lines"] = max(s.want.lines, 1)
-	limit := requestTimeout
 	if s.want.follow {
-		limit = followTimeout
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, followTimeout)
+		defer cancel()
 	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
 	answers, failed := askEach[storedLines](ctx, s.session, bridges, "logs", params)
 	return answers, failed, nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -33,7 +34,11 @@ func pingCmd(a *app) *cobra.Command {
 			if err != nil {
 				return explainTimeout(err, cmp.Or(s.timeout, requestTimeout))
 			}
-			return printPings(s, pingAll(ctx, s, c, targets))
+			results := pingAll(ctx, s, c, targets)
+			if errors.Is(ctx.Err(), context.Canceled) { // interrupted
+				return ctx.Err()
+			}
+			return printPings(s, results, len(args) == 1)
 		}),
 		ValidArgsFunction: a.completeIDs,
 	}
@@ -100,8 +105,8 @@ func ping(ctx context.Context, s *session, client *mesh.Client, c *mesh.Catalog,
 	return cmp.Or(endedBy(ctx), err)
 }
 
-// printPings prints all results. The exit code is the code of the first failure.
-func printPings(s *session, results []pingJSON) error {
+// printPings prints all results. The exit code is the code of the first failure, which is the error of a single extension.
+func printPings(s *session, results []pingJSON, one bool) error {
 	var failed error
 	for _, r := range results {
 		if r.err != nil {
@@ -109,7 +114,7 @@ func printPings(s *session, results []pingJSON) error {
 			break
 		}
 	}
-	if len(results) == 1 && failed != nil {
+	if one && failed != nil {
 		return failed
 	}
 	if s.json {

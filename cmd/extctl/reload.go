@@ -48,6 +48,7 @@ func reload(ctx context.Context, s *session, bridges []string) error {
 			s.note("%s is lost; it reads its manifests when it starts", terminal.Clean(name))
 		}
 	}
+	before, _ := s.load(ctx, mesh.CatalogOptions{}, wire.KindState) // without it, the catalog is not waited for
 	answers, failed, err := askBridges[bridge.Reloaded](ctx, s, bridges, "reload", nil)
 	if err != nil && len(bridges) == 1 {
 		return s.hintBridge(ctx, bridges[0], err)
@@ -58,6 +59,7 @@ func reload(ctx context.Context, s *session, bridges []string) error {
 	for n := range failed {
 		failed[n] = s.failureOf(failed[n].Bridge, s.hintBridge(ctx, failed[n].Bridge, failed[n].err))
 	}
+	awaitReloaded(ctx, s, before, answers)
 	if s.json {
 		return printBridges(s, controls(answers), failed)
 	}
@@ -68,6 +70,29 @@ func reload(ctx context.Context, s *session, bridges []string) error {
 		}
 	}
 	return failed.report(s.app)
+}
+
+// awaitReloaded waits until the catalog shows none of the instances as ready that the bridges have replaced or stopped, so that the
+// next command finds the new ones.
+func awaitReloaded(ctx context.Context, s *session, before *mesh.Catalog, answers []answer[bridge.Reloaded]) {
+	old := map[string]bool{}
+	for _, a := range answers {
+		for _, id := range slices.Concat(a.parsed.Replaced, a.parsed.Stopped) {
+			if before == nil {
+				break
+			}
+			for _, e := range before.All() {
+				for _, i := range e.State.Instances {
+					if isOf(e, id) && i.Bridge == a.Bridge && i.State == heartbeat.Ready {
+						old[i.Instance] = true
+					}
+				}
+			}
+		}
+	}
+	if len(old) > 0 {
+		awaitDraining(ctx, s, "", func(i wire.InstanceState) bool { return old[i.Instance] })
+	}
 }
 
 // runningBridges are the bridges in the catalog, and those that are lost.

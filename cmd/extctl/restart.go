@@ -316,7 +316,7 @@ func (r *rolling) one(ctx context.Context, p spot, spots []spot) error {
 	if a := requestBridge[operated](ctx, r.s, p.bridge, "restart", params); a.err != nil {
 		return a.err
 	}
-	if err := awaitReady(ctx, r.s, p, r.opt.each); err != nil {
+	if err := awaitReady(ctx, r.s, p); err != nil {
 		return err
 	}
 	r.states[p.instance] = heartbeat.Ready
@@ -328,12 +328,13 @@ func (r *rolling) one(ctx context.Context, p spot, spots []spot) error {
 	return nil
 }
 
-// awaitReady waits until the bridge reports an instance, whose restart was requested, as ready. limit is that of ctx. Requests
+// awaitReady waits until the bridge reports an instance, whose restart was requested, as ready, until ctx ends. Requests
 // may fail for a while: a connection to NATS may be down.
-func awaitReady(ctx context.Context, s *session, p spot, limit time.Duration) error {
+func awaitReady(ctx context.Context, s *session, p spot) error {
 	tick := time.NewTicker(statePoll)
 	defer tick.Stop()
-	answered := time.Now()
+	began := time.Now()
+	answered := began
 	for {
 		asking, cancel := context.WithTimeout(ctx, requestTimeout/2)
 		now, err := stateOf(asking, s, p)
@@ -357,10 +358,7 @@ func awaitReady(ctx context.Context, s *session, p spot, limit time.Duration) er
 			if errors.Is(ctx.Err(), context.Canceled) {
 				return ctx.Err()
 			}
-			if s.timeout > 0 {
-				limit = min(limit, s.timeout)
-			}
-			return &notBackError{p, fail(exitTimeout, "after %v it is still %s (%s)", limit, p.state, cmp.Or(p.reason, "no reason given"))}
+			return &notBackError{p, fail(exitTimeout, "after %v it is still %s (%s)", roundTime(time.Since(began)), p.state, cmp.Or(p.reason, "no reason given"))}
 		}
 	}
 }
@@ -385,8 +383,8 @@ func (r *rolling) othersReady(p spot, spots []spot) bool {
 
 // stopped is the error of a restart that ends at spots[n].
 func (r *rolling) stopped(ctx context.Context, err error, spots []spot, n int) error {
-	if ctx.Err() != nil {
-		return err // interrupted, or the time of the whole command is over: the bridge completes the restart
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return err // the bridge completes the restart
 	}
 	p := spots[n]
 	last := p

@@ -357,7 +357,11 @@ func (s statsCommand) print(now sample, before *sample, failed error) error {
 		return err
 	}
 	for _, b := range out.Failed {
-		line(b.err.Error())
+		if live {
+			line(b.err.Error())
+		} else {
+			s.printError(b.code, b.err)
+		}
 	}
 	_, err := io.Copy(s.stdout, &frame)
 	return err

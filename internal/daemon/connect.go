@@ -81,7 +81,10 @@ func (t Target) Connect(ctx context.Context, o ConnectOptions) (*nats.Conn, erro
 			return nil, &ConnectError{t.Addr(), t.Source, err}
 		}
 	}
-	nc, err := opts.Connect()
+	nc, err := connect(ctx, opts)
+	if err != nil && ctx.Err() != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return nil, ctx.Err()
+	}
 	if err != nil {
 		return nil, &ConnectError{t.Addr(), t.Source, err}
 	}
@@ -94,6 +97,30 @@ func (t Target) Connect(ctx context.Context, o ConnectOptions) (*nats.Conn, erro
 		return nc, nil
 	case <-ctx.Done():
 		nc.Close()
+		return nil, ctx.Err()
+	}
+}
+
+// connect connects until ctx ends: nats.go tries all addresses, and each can take as long as the lookup of its name.
+func connect(ctx context.Context, opts nats.Options) (*nats.Conn, error) {
+	type result struct {
+		nc  *nats.Conn
+		err error
+	}
+	done := make(chan result, 1)
+	go func() { // ends with the last try
+		nc, err := opts.Connect()
+		done <- result{nc, err}
+	}()
+	select {
+	case r := <-done:
+		return r.nc, r.err
+	case <-ctx.Done():
+		go func() { // ends with the last try
+			if r := <-done; r.err == nil {
+				r.nc.Close()
+			}
+		}()
 		return nil, ctx.Err()
 	}
 }

@@ -81,6 +81,27 @@ func TestConnectHasADeadline(t *testing.T) {
 	<-ended
 }
 
+// TestConnectEnds: the end of the caller's context ends connecting to several servers that do not answer.
+func TestConnectEnds(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	one := "nats://" + l.Addr().String()
+	target := resolve(t, one+","+one+","+one)
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(20*time.Millisecond, cancel)
+	if _, err := target.Connect(ctx, ConnectOptions{}); err != context.Canceled {
+		t.Errorf("cancelled: %v", err)
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := target.Connect(ctx, ConnectOptions{}); !errors.As(err, new(*ConnectError)) {
+		t.Errorf("out of time: %v", err)
+	}
+}
+
 func TestConnectWaits(t *testing.T) {
 	port := freeport.Port(t)
 	url := "nats://127.0.0.1:" + itoa(port)

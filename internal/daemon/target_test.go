@@ -277,6 +277,39 @@ func TestPasswordInContextChanged(t *testing.T) {
 	<-reconnected // or the test times out
 }
 
+// TestTokenInContextChanged: the same for a token; another user is not taken over, because its inbox is another one.
+func TestTokenInContextChanged(t *testing.T) {
+	emptyHome(t)
+	path := filepath.Join(t.TempDir(), "registry.json")
+	srv := natstest.Start(t, &server.Options{Port: -1, Authorization: "first"})
+	write := func(credentials string) {
+		if err := os.WriteFile(path, fmt.Appendf(nil, `{"url":%q,%s}`, "nats://"+srv.Addr().String(), credentials), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(`"token":"first"`)
+	target, err := NATSFlags{Context: path}.Resolve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	reconnected := make(chan struct{}, 1)
+	nc, err := target.Connect(t.Context(), ConnectOptions{Wait: true, Extra: []nats.Option{nats.ReconnectHandler(func(*nats.Conn) { reconnected <- struct{}{} })}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	write(`"token":"second"`)
+	srv.Restart(func(o *server.Options) { o.Authorization = "second" })
+	<-reconnected // or the test times out
+
+	write(`"user":"bob","password":"second"`)
+	for user, want := range map[string]string{"bob": "second", "ada": "first"} {
+		if got, password := contextUser(path, user, "first")(); got != user || password != want {
+			t.Errorf("%s: %s with the password %s", user, got, password)
+		}
+	}
+}
+
 // TestInboxPrefix checks names that become parts of subjects, from the flag and from a context.
 func TestInboxPrefix(t *testing.T) {
 	dir := emptyHome(t)
