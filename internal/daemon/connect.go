@@ -82,8 +82,8 @@ func (t Target) Connect(ctx context.Context, o ConnectOptions) (*nats.Conn, erro
 		}
 	}
 	nc, err := connect(ctx, opts)
-	if err != nil && ctx.Err() != nil && !errors.Is(err, context.DeadlineExceeded) {
-		return nil, ctx.Err()
+	if errors.Is(err, context.Canceled) {
+		return nil, err
 	}
 	if err != nil {
 		return nil, &ConnectError{t.Addr(), t.Source, err}
@@ -121,6 +121,9 @@ func connect(ctx context.Context, opts nats.Options) (*nats.Conn, error) {
 				r.nc.Close()
 			}
 		}()
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return nil, nats.ErrTimeout
+		}
 		return nil, ctx.Err()
 	}
 }
