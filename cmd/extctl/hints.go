@@ -73,7 +73,7 @@ func textOf(parts ...string) func(error) bool {
 
 func isTimeout(err error) bool {
 	e, ok := errors.AsType[net.Error](err)
-	return ok && e.Timeout()
+	return ok && e.Timeout() || errors.Is(err, nats.ErrTimeout)
 }
 
 // explainConnect adds the cause and what to do about it to the error of a failed connection.
