@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -206,11 +207,20 @@ func (in *installation) copyIt(ctx context.Context) error {
 	return nil
 }
 
+// inUse is the hint for a directory that cannot be replaced or removed.
+func inUse(id string) string {
+	if runtime.GOOS != "windows" {
+		return ""
+	}
+	return fmt.Sprintf("Windows keeps the directory of a running program: extctl disable %s, extctl reload, repeat this, and extctl enable %[1]s", id)
+}
+
 func (in *installation) notCopied(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	f := fail(exitCopyFailed, "%s was not installed: %w", in.id(), err)
+	f.hint = inUse(in.id())
 	if e, ok := errors.AsType[*copytree.UnfitError](err); ok {
 		f.hint, f.data = "copy the targets of the links into the extension, or install it with --link", map[string]any{"entries": e.Entries}
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -250,7 +251,16 @@ func meshEntry(a *app, f clientFlags, args []string) (clients.Entry, error) {
 			a.note("extctl: warning: most clients do not pass on NATS_URL, whose password cannot be written into their files; use --context or --creds")
 		}
 	}
+	if dir := os.Getenv("XDG_DATA_HOME"); dir != "" && !sameDefault(dir) && !choosesMesh(args) {
+		a.note("extctl: warning: XDG_DATA_HOME is %s, where extctl up keeps its address and password; the client must set it, too, or it gets no tools of that mesh", terminal.ShellWord(dir))
+	}
 	return clients.Entry{Command: self, Args: args}, nil
+}
+
+// sameDefault reports whether a directory is the default of XDG_DATA_HOME on this system.
+func sameDefault(dir string) bool {
+	home, err := os.UserHomeDir()
+	return err == nil && runtime.GOOS == "linux" && filepath.Clean(dir) == filepath.Join(home, ".local", "share")
 }
 
 // choosesMesh reports whether arguments of extctl mcp say which mesh it uses.

@@ -188,7 +188,7 @@ func (u removal) do(ctx context.Context, h localHost) error {
 		err = copytree.Remove(u.dir)
 	}
 	if err != nil {
-		return fail(exitCopyFailed, "%w", err)
+		return fail(exitCopyFailed, "%w", err).with(inUse(u.out.ID), nil)
 	}
 	return nil
 }

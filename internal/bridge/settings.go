@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -100,7 +101,11 @@ func Watchdog(log *slog.Logger) (stop func()) {
 		log.Warn("cannot adopt the orphaned processes of children; they may be left running", "error", err)
 	}
 	alone := func(err error) {
-		log.Warn("no guard: children may outlive this process if it is killed", "error", err)
+		level := slog.LevelWarn
+		if errors.Is(err, errors.ErrUnsupported) { // which nobody can change; on Windows, the children are in a job and end all the same
+			level = slog.LevelDebug
+		}
+		log.Log(context.Background(), level, "no guard: children may outlive this process if it is killed", "error", err)
 	}
 	stop, err := child.Guard(alone)
 	if err != nil {

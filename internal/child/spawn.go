@@ -21,6 +21,9 @@ func (r *run) spawn(ctx context.Context, marker string, files []*os.File) error 
 	}
 	sys := newSysAttr(marker)
 	defer sys.started()
+	if path, err = runBatch(sys.attr, path, s.Args); err != nil {
+		return &StartError{Command: s.Command, Err: err}
+	}
 	attr := &os.ProcAttr{Dir: s.Dir, Env: environ(s.Env, marker), Files: files, Sys: sys.attr}
 	r.proc, err = startProcess(ctx, path, append([]string{s.Command}, s.Args...), attr)
 	if err != nil && sys.withoutCgroup() {

@@ -116,6 +116,17 @@ func (e Env) getenv(name string) string {
 	return os.Getenv(name)
 }
 
+// packaged returns the directory of the settings of a client. The installer of Claude Desktop makes it a Windows package, which has
+// a directory of its own instead of %APPDATA%.
+func (e Env) packaged(c Client) string {
+	if local := e.getenv("LOCALAPPDATA"); c.Name == "claude-desktop" && filepath.IsAbs(local) {
+		if found, _ := filepath.Glob(filepath.Join(local, "Packages", "Claude_*", "LocalCache", "Roaming")); len(found) > 0 {
+			return found[0]
+		}
+	}
+	return e.Config
+}
+
 // Path returns the client's file; ok is false if the client has none in that scope.
 func (e Env) Path(c Client, s Scope) (path string, ok bool) {
 	if s == Project {
@@ -129,7 +140,7 @@ func (e Env) Path(c Client, s Scope) (path string, ok bool) {
 		return filepath.Join(dir, filepath.Base(name)), true
 	}
 	if rest, ok := strings.CutPrefix(name, "@/"); ok {
-		return filepath.Join(e.Config, filepath.FromSlash(rest)), true
+		return filepath.Join(e.packaged(c), filepath.FromSlash(rest)), true
 	}
 	if rest, ok := strings.CutPrefix(name, "~/.config/"); ok && (c.shape == opencode || runtime.GOOS == "linux") {
 		if dir := e.getenv("XDG_CONFIG_HOME"); filepath.IsAbs(dir) {

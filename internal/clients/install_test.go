@@ -209,6 +209,23 @@ func TestSmallerEntry(t *testing.T) {
 	}
 }
 
+// TestPackagedClaude: the installer of Claude Desktop for Windows gives it a directory of its own.
+func TestPackagedClaude(t *testing.T) {
+	local := t.TempDir()
+	e := Env{Config: "/config", Getenv: func(name string) string { return map[string]string{"LOCALAPPDATA": local}[name] }}
+	c, _ := Find("claude-desktop")
+	if path, _ := e.Path(c, User); path != filepath.FromSlash("/config/Claude/claude_desktop_config.json") {
+		t.Errorf("without the package: %s", path)
+	}
+	settings := filepath.Join(local, "Packages", "Claude_pzs8sxrjxfjjc", "LocalCache", "Roaming")
+	if err := os.MkdirAll(settings, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if path, _ := e.Path(c, User); path != filepath.Join(settings, "Claude", "claude_desktop_config.json") {
+		t.Errorf("with the package: %s", path)
+	}
+}
+
 // TestHomeIsProject: in the home directory, the project's file of some clients is the user's. It is read once.
 func TestHomeIsProject(t *testing.T) {
 	e, _ := place(t, ".cursor/mcp.json", `{"mcpServers":{"a":{"command":"x"}}}`)

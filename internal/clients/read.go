@@ -51,7 +51,7 @@ func (e Env) Sources(c Client) (all []Source) {
 			all = append(all, s)
 		}
 		if c.Name == "claude-code" && s.scope == User && f.exists { // the same file has servers for single projects
-			s.keys, s.Project = [][]string{{"projects", e.Dir, c.key}}, e.Dir
+			s.keys, s.Project = [][]string{{"projects", filepath.ToSlash(e.Dir), c.key}}, e.Dir
 			s.Label += ", for " + e.Short(e.Dir)
 			all = append(all, s)
 		}

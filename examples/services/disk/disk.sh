@@ -6,6 +6,10 @@
 #
 # It handles one call at a time, which is sufficient for fast tools.
 export LC_ALL=C # lengths are in bytes
+if ((BASH_VERSINFO[0] < 5 && (BASH_VERSINFO[0] < 4 || BASH_VERSINFO[1] < 2))); then
+	echo "disk: this is bash $BASH_VERSION; want 4.2 or newer (on macOS: brew install bash)" >&2
+	exit 2
+fi
 id=disk version=1.0.0 instance=sh-$$-$RANDOM state=ready
 
 url=${NATS_URL:-nats://127.0.0.1:4222} prefix=ext subjects=
