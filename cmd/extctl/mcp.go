@@ -289,7 +289,9 @@ func (l *mcpLink) dial(ctx context.Context, natsContext string, catalog *mesh.Ca
 	if err != nil {
 		return door.Connection{}, err
 	}
-	nc, err := target.Connect(ctx, daemon.ConnectOptions{Name: "extctl mcp", Logger: l.logger, NoBuffer: true, OnDenied: denied})
+	var closed atomic.Bool // nc.IsClosed waits while nats.go dials
+	nc, err := target.Connect(ctx, daemon.ConnectOptions{Name: "extctl mcp", Logger: l.logger, NoBuffer: true, OnDenied: denied,
+		Extra: []nats.Option{nats.ClosedHandler(func(*nats.Conn) { closed.Store(true) })}})
 	if err != nil {
 		return door.Connection{}, err
 	}
@@ -298,7 +300,7 @@ func (l *mcpLink) dial(ctx context.Context, natsContext string, catalog *mesh.Ca
 		return door.Connection{}, fmt.Errorf("the nats context %s: its user may not receive replies, or inbox_prefix is missing: %w", natsContext, err)
 	}
 	client := mesh.NewClient(nc, l.clientOptions(catalog))
-	return door.Connection{Client: client, IsClosed: nc.IsClosed, Close: nc.Close}, nil
+	return door.Connection{Client: client, IsClosed: closed.Load, Close: nc.Close}, nil
 }
 
 // mayReceive checks that NATS permits the user to receive replies. Calls without this permission would run.

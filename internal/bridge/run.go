@@ -200,7 +200,10 @@ func (r *run) handshakeInTime(ctx context.Context) (*handshake, error) {
 		return hs, nil
 	}
 	if kind := rpc.AsError(err).Details().Kind; kind == rpc.CodeExited.Kind() && r.inst.workload.transport.Type == manifest.Stdio { // an error from the extension has no kind
-		<-handshakeCtx.Done() // the connection has ended, and the context's cause will have a better error
+		select {
+		case <-handshakeCtx.Done(): // the connection has ended, and the context's cause has a better error
+		case <-time.After(time.Second): // it has not: the extension sent an error that looks like that
+		}
 	}
 	timeout, late := errors.AsType[*startTimeoutError](context.Cause(handshakeCtx))
 	switch {

@@ -18,7 +18,7 @@ const (
 	subscriptionTimeout = 10 * time.Second // of a request to the server
 )
 
-// subscriptions are the resources of an MCP server of which callers want updates, by URI, with the time until which they do.
+// subscriptions are the resources of an MCP server of which callers want updates, by URI.
 // A caller that still wants them subscribes again before that; there is nothing to count, and a caller that has crashed
 // leaves nothing behind. The server gets one subscription for all callers. The next run of the server is subscribed again.
 type subscriptions struct {
@@ -26,10 +26,16 @@ type subscriptions struct {
 	publish  func(notification []byte) error
 	began    time.Time
 
-	mu    sync.Mutex
-	until map[string]time.Time
-	sweep *time.Timer // nil while there are none
-	to    jsonrpc.Starter
+	mu     sync.Mutex
+	leases map[string]lease
+	sweep  *time.Timer // nil while there are none
+	to     jsonrpc.Starter
+}
+
+// lease is how long callers want the updates of a resource, and whether the server has accepted the subscription.
+type lease struct {
+	until    time.Time
+	accepted bool
 }
 
 // The outcomes of renew.
@@ -43,16 +49,18 @@ const (
 func (s *subscriptions) renew(uri string) (outcome int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, held := s.until[uri]
+	l, known := s.leases[uri]
 	switch {
-	case held:
+	case l.accepted:
 		outcome = subscriptionHeld
-	case len(s.until) == maxSubscriptions:
+	case known: // the server gets the request of each caller until it has accepted one
+	case len(s.leases) == maxSubscriptions:
 		return subscriptionRefused
-	case s.until == nil:
-		s.until = map[string]time.Time{}
+	case s.leases == nil:
+		s.leases = map[string]lease{}
 	}
-	s.until[uri] = time.Now().Add(subscriptionLease)
+	l.until = time.Now().Add(subscriptionLease)
+	s.leases[uri] = l
 	if s.sweep == nil {
 		s.sweep = time.AfterFunc(subscriptionLease, s.expire) // ends when there are no more subscriptions
 	}
@@ -64,11 +72,34 @@ func (s *subscriptions) isRecent() bool {
 	return time.Since(s.began) < subscriptionLease
 }
 
-// drop removes a subscription that the server does not have.
-func (s *subscriptions) drop(uri string) {
+// accept notes that the server has accepted a subscription.
+func (s *subscriptions) accept(uri string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.until, uri)
+	if l, known := s.leases[uri]; known {
+		l.accepted = true
+		s.leases[uri] = l
+	}
+}
+
+// drop removes a subscription that the server does not have. That of another caller, which it has accepted, stays. If the server
+// may have got the request, the subscription is ended there, too.
+func (s *subscriptions) drop(uri string, again, mayRun bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l, known := s.leases[uri]
+	if !known || l.accepted && !again {
+		return
+	}
+	delete(s.leases, uri)
+	if mayRun && s.to != nil {
+		s.unsubscribe(uri)
+	}
+}
+
+// unsubscribe ends a subscription at the server. The caller holds mu, so that a new subscription comes after it.
+func (s *subscriptions) unsubscribe(uri string) {
+	s.to.Start(&jsonrpc.Exchange{Method: "resources/unsubscribe", Params: uriParams(uri), Deadline: time.Now().Add(subscriptionTimeout), Sink: ignored{}})
 }
 
 // expire ends the subscriptions that were not renewed in time.
@@ -76,20 +107,20 @@ func (s *subscriptions) expire() {
 	s.mu.Lock()
 	now, next := time.Now(), time.Time{}
 	var gone []string
-	for uri, until := range s.until {
+	for uri, l := range s.leases {
 		switch {
-		case !until.After(now):
-			delete(s.until, uri)
+		case !l.until.After(now):
+			delete(s.leases, uri)
 			gone = append(gone, uri)
-		case next.IsZero() || until.Before(next):
-			next = until
+		case next.IsZero() || l.until.Before(next):
+			next = l.until
 		}
 	}
 	if s.sweep = nil; !next.IsZero() {
 		s.sweep = time.AfterFunc(next.Sub(now), s.expire)
 	}
-	for _, uri := range gone { // before the lock is released, so that a new subscription comes after it
-		s.to.Start(&jsonrpc.Exchange{Method: "resources/unsubscribe", Params: uriParams(uri), Deadline: now.Add(subscriptionTimeout), Sink: ignored{}})
+	for _, uri := range gone {
+		s.unsubscribe(uri)
 	}
 	s.mu.Unlock()
 }
@@ -104,7 +135,7 @@ func (ignored) Deliver(*jsonrpc.Exchange, jsonrpc.Reply) {}
 func (s *subscriptions) resume(to jsonrpc.Starter) {
 	s.mu.Lock()
 	s.to = to
-	uris := slices.Collect(maps.Keys(s.until))
+	uris := slices.Collect(maps.Keys(s.leases))
 	s.mu.Unlock()
 	deadline := time.Now().Add(subscriptionTimeout)
 	for _, uri := range uris {
@@ -115,7 +146,7 @@ func (s *subscriptions) resume(to jsonrpc.Starter) {
 // missed publishes that each resource may have changed.
 func (s *subscriptions) missed() {
 	s.mu.Lock()
-	uris := slices.Collect(maps.Keys(s.until))
+	uris := slices.Collect(maps.Keys(s.leases))
 	s.mu.Unlock()
 	for _, uri := range uris {
 		s.publishUpdated(uri)
@@ -141,11 +172,14 @@ type subscribing struct {
 // Deliver implements jsonrpc.Sink.
 func (s *subscribing) Deliver(x *jsonrpc.Exchange, r jsonrpc.Reply) {
 	_, err := r.Result()
+	if err == nil {
+		s.all.accept(s.uri)
+	}
 	switch {
 	case err == nil && (s.to == nil || s.all.isRecent()): // it may have changed while the server, or the bridge, was away
 		s.all.publishUpdated(s.uri)
 	case err != nil && (s.to != nil || !s.all.workload.hasEnded(err)): // the next child is subscribed again
-		s.all.drop(s.uri) // callers renew what they want, which subscribes again
+		s.all.drop(s.uri, s.to == nil, !isOwnError(err) && rpc.AsError(err).Details().Ran != rpc.RanNo) // callers renew what they want, which subscribes again
 	}
 	if s.to != nil {
 		s.to.Deliver(x, r)

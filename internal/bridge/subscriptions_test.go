@@ -112,6 +112,45 @@ func TestSubscriptionsOfEarlierBridge(t *testing.T) {
 	})
 }
 
+// TestSubscriptionsAtOnce: while the request of one caller is under way, another one's is sent, too. If the first one fails, the
+// second one stays; if nothing was accepted, the subscription is ended at the server.
+func TestSubscriptionsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var waiting []*jsonrpc.Exchange
+		l := &scriptedLink{answer: func(x *jsonrpc.Exchange) (jsonrpc.Reply, bool) {
+			if x.Method == "resources/subscribe" {
+				waiting = append(waiting, x)
+			}
+			return jsonrpc.Reply{}, false
+		}}
+		_, f := updatesBed(sendsUpdates)
+		f.conn, f.updates.to = l, l
+		timeout := jsonrpc.Reply{Err: rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "late")}
+		subscribe := func() {
+			f.HandleAsync(&rpc.Request{Method: "resources/subscribe", Params: json.RawMessage(`{"uri":"a"}`)}, &jsonrpc.Exchange{Sink: &frames{}})
+		}
+		deliver := func(n int, r jsonrpc.Reply) { waiting[n].Sink.Deliver(waiting[n], r) }
+		subscribe()
+		subscribe()
+		if len(waiting) != 2 {
+			t.Fatalf("%d requests were sent", len(waiting))
+		}
+		deliver(1, jsonrpc.NewReply(json.RawMessage("{}"), nil))
+		deliver(0, timeout)
+		if subscribe(); len(waiting) != 2 || len(f.updates.leases) != 1 {
+			t.Errorf("the second caller's subscription: %d requests, %v", len(waiting), f.updates.leases)
+		}
+		f.updates.leases = nil
+		l.take()
+		subscribe()
+		deliver(2, timeout)
+		if got := l.take(); !slices.Contains(got, `resources/unsubscribe {"uri":"a"}`) || len(f.updates.leases) != 0 {
+			t.Errorf("after a time-out: %v, %v", got, f.updates.leases)
+		}
+		time.Sleep(2 * subscriptionLease) // ends the timer
+	})
+}
+
 func TestSubscriptionLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, f := updatesBed(sendsUpdates)

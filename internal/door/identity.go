@@ -12,7 +12,7 @@ import (
 // Connection is a connection to the mesh with the credentials of a client.
 type Connection struct {
 	Client   *mesh.Client
-	IsClosed func() bool // it does not reconnect any more
+	IsClosed func() bool // it does not reconnect any more; returns at once
 	Close    func()
 }
 
@@ -164,7 +164,7 @@ func (s *identities) closeUnused(id *identity) {
 		return // connect calls it again
 	}
 	if id.gone && id.users == 0 && id.conn.Close != nil {
-		id.conn.Close()
+		go id.conn.Close() // ends when nats.go does not dial any more
 		id.conn.Close = nil
 	}
 }

@@ -67,6 +67,9 @@ func (s *sessions) add(c *client, numbered bool) (*session, bool) {
 	if full {
 		idle = s.idlestLocked(func(n *session) bool { return !own || n.client.principal == c.principal }, time.Now())
 	}
+	if idle != nil {
+		delete(s.all, idle.id) // no request finds it any more
+	}
 	if !full || idle != nil {
 		s.all[n.id] = n
 	}
@@ -315,7 +318,7 @@ func (x *exchange) session() {
 		return
 	}
 	defer end()
-	s, from := n.main, n.unread()
+	s, from := n.main, unread
 	if last := x.r.Header.Get(mcp.HeaderLastEventID); last != "" {
 		var ok bool
 		if s, from, ok = n.resume(last); !ok {
@@ -330,12 +333,8 @@ func (x *exchange) session() {
 	x.events(n, s, from)
 }
 
-// unread is the number of the first event that no GET request has got: a client without event ids continues there.
-func (n *session) unread() int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.read
-}
+// unread stands for the first event that no GET request has got: a client without event ids continues there.
+const unread = -1
 
 // resume finds the stream of an event id, and the number of the event after it.
 func (n *session) resume(last string) (s *stream, from int, ok bool) {
@@ -364,6 +363,9 @@ func (x *exchange) events(n *session, s *stream, from int) {
 		n.mu.Lock()
 		n.reader++
 		reader := n.reader
+		if from == unread {
+			from = n.read
+		}
 		n.mu.Unlock()
 		s.wakeReaders() // the one before ends
 		isReplaced = func() bool {
@@ -389,16 +391,18 @@ func (x *exchange) copyEvents(s *stream, from int, stop <-chan struct{}, isRepla
 	defer tick.Stop()
 	for {
 		events, next, ended, wake := s.from(from)
+		if isReplaced() { // the other request gets them
+			return
+		}
 		from = next - len(events)
 		for _, message := range events {
 			out.write(appendEvent(nil, s.eventID(from), message))
 			from++
 		}
-		if !out.failed {
+		if out.flush(); !out.failed {
 			sent(from)
 		}
-		out.flush()
-		if ended || out.failed || isReplaced() {
+		if ended || out.failed {
 			return
 		}
 		select {

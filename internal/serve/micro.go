@@ -29,8 +29,9 @@ type microService struct {
 
 	subs []*nats.Subscription // to discovery requests; guarded by the discovery
 
-	mu      sync.Mutex
-	stopped bool
+	mu       sync.Mutex
+	draining []*nats.Subscription // after stop, until forget
+	stopped  bool
 }
 
 // endpoint is one subject on which a service takes calls, and what it has counted there.
@@ -140,11 +141,23 @@ func (m *microService) stop() error {
 		if err := end(); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
 			return fmt.Errorf("draining the subscription to %s: %w", e.subject, err)
 		}
+		m.draining = append(m.draining, e.sub)
 		e.sub = nil
 	}
 	m.pub.discovery.leave(m)
 	m.stopped = true
 	return nil
+}
+
+// forget ends the subscriptions of a stopped service, whose requests have been handled. Until nats.go has removed a drained one
+// itself, which can take it 100 ms, a reconnect would subscribe it again, and the server give it calls that nothing handles.
+func (m *microService) forget() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, sub := range m.draining {
+		_ = sub.Unsubscribe() // it may have been removed
+	}
+	m.draining = nil
 }
 
 func (m *microService) isStopped() bool {

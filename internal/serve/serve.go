@@ -183,13 +183,15 @@ const takenUpTimeout = 2 * time.Second
 func (s *service) drain() error {
 	ctx, cancel := context.WithTimeout(s.ctx, s.opt.DrainTimeout)
 	defer cancel()
-	err := s.retire().stop()
+	svc := s.retire()
+	err := svc.stop()
 	_ = s.flush(ctx, time.Second) // without a connection nothing more arrives
 	select {
 	case <-s.inst.pub.takenUp():
 	case <-time.After(takenUpTimeout): // another subscription of the connection is busy; the service's own never block
 	case <-ctx.Done():
 	}
+	svc.forget()
 	if s.opt.OnRetired != nil {
 		s.opt.OnRetired()
 	}
