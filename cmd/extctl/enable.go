@@ -63,7 +63,7 @@ func setEnabled(ctx context.Context, a *app, f hostFlags, id string, on bool) er
 		return err
 	}
 	if changed && missing != nil {
-		a.noteCreated(h.path)
+		noteCreated(a, h.path)
 	}
 	off := on && !h.settings().Enabled
 	if a.json {
@@ -83,7 +83,7 @@ func setEnabled(ctx context.Context, a *app, f hostFlags, id string, on bool) er
 }
 
 // noteCreated states what a new extensions.yaml changes for all extensions of the host.
-func (a *app) noteCreated(path string) {
+func noteCreated(a *app, path string) {
 	a.note("extctl: created %s with inherit_env: minimal: after a reload, all extensions get PATH, HOME and a few other variables, and those that their manifests declare", path)
 }
 

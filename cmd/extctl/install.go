@@ -172,7 +172,7 @@ func (in *installation) linkIt(ctx context.Context, path string) error {
 		return notWritten(ctx, err)
 	}
 	if missing != nil {
-		in.app.noteCreated(in.host.path)
+		noteCreated(in.app, in.host.path)
 	}
 	return nil
 }

@@ -104,7 +104,7 @@ func (s *service) listenAgain(ctx context.Context, pause time.Duration) (reason 
 	case <-s.denials: // in the tries before
 	default:
 	}
-	if err := s.subscribe(wire.Prefix(s.inst.Announced().SubjectPrefix)); err != nil {
+	if err := subscribe(s, wire.Prefix(s.inst.Announced().SubjectPrefix)); err != nil {
 		return err.Error()
 	}
 	if err := s.resume(); err != nil {

@@ -110,7 +110,7 @@ func (inst *Instance) begin(ctx context.Context, h rpc.Handler, opt Options) (*s
 	inst.Apply(instance.Event{Kind: instance.Serve})
 	sp := wire.Prefix(a.SubjectPrefix)
 	s.ackPrefix = sp.Ack(a.ID, "")
-	err := s.subscribe(sp) // first, because a cancellation or an acknowledgement could arrive with the first call
+	err := subscribe(s, sp) // first, because a cancellation or an acknowledgement could arrive with the first call
 	if err == nil {
 		err = s.enter(a)
 	}
@@ -127,7 +127,7 @@ func (inst *Instance) begin(ctx context.Context, h rpc.Handler, opt Options) (*s
 }
 
 // subscribe subscribes to cancellations and acknowledgements, again if NATS may have denied that.
-func (s *service) subscribe(sp wire.Prefix) error {
+func subscribe(s *service, sp wire.Prefix) error {
 	s.unsubscribe()
 	n, id := s.inst.pub, s.inst.ID()
 	cancels, err := n.nc.ChanSubscribe(sp.Cancel(id), n.in)

@@ -109,8 +109,8 @@ func NewError(code Code, d Details, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Data: data}
 }
 
-// Details decodes e's data. It returns the zero Details for an extension's own error, whose kind, if it has one, is not that of
-// its code.
+// Details decodes e's data. It returns the zero Details for an extension's own error: if that has a kind, it is another one
+// than the code's.
 func (e *Error) Details() Details {
 	var d Details
 	if len(e.Data) > 0 && e.Data[0] == '{' {
