@@ -230,7 +230,12 @@ func (s logsCommand) past(ctx context.Context) (past []logLine, failed failures,
 	results := make([]result, len(s.want.ids))
 	var wg sync.WaitGroup
 	for n, id := range s.want.ids {
-		wg.Go(func() { results[n].answers, results[n].failed, results[n].err = s.stored(ctx, id) }) // ends with ctx
+		only, bridges, err := s.chosen(ctx, id)
+		if err != nil {
+			results[n].err = err
+			continue
+		}
+		wg.Go(func() { results[n].answers, results[n].failed = s.stored(ctx, id, only, bridges) }) // ends with ctx
 	}
 	wg.Wait()
 	answered, seen := false, map[string]bool{} // a bridge returns the lines of members with those of their parent
@@ -265,13 +270,20 @@ type storedLines struct {
 	Lines []logLine `json:"lines"`
 }
 
-// stored asks the bridges of an extension for its last lines. The error is that of the catalog.
-func (s logsCommand) stored(ctx context.Context, id string) ([]answer[storedLines], failures, error) {
-	only := s.want.bridgeFlags // a copy: the next extension has other instances
-	_, bridges, err := only.choose(ctx, s.session, id)
-	if err != nil {
-		return nil, nil, err
+// chosen returns the bridges of an extension, and the flags for it: the next extension has other instances.
+func (s logsCommand) chosen(ctx context.Context, id string) (only bridgeFlags, bridges []string, err error) {
+	if s.want.follow {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, requestTimeout)
+		defer cancel()
 	}
+	only = s.want.bridgeFlags
+	_, bridges, err = only.choose(ctx, s.session, id)
+	return only, bridges, err
+}
+
+// stored requests the last lines of an extension from bridges.
+func (s logsCommand) stored(ctx context.Context, id string, only bridgeFlags, bridges []string) ([]answer[storedLines], failures) {
 	params := only.params(id)
 	params["lines"] = max(s.want.lines, 1)
 	if s.want.follow {
@@ -279,8 +291,7 @@ func (s logsCommand) stored(ctx context.Context, id string) ([]answer[storedLine
 		ctx, cancel = context.WithTimeout(ctx, followTimeout)
 		defer cancel()
 	}
-	answers, failed := askEach[storedLines](ctx, s.session, bridges, "logs", params)
-	return answers, failed, nil
+	return askEach[storedLines](ctx, s.session, bridges, "logs", params)
 }
 
 // print prints one line. With --json and -f each line is a JSON object.

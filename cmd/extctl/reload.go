@@ -83,7 +83,7 @@ func awaitReloaded(ctx context.Context, s *session, before *mesh.Catalog, answer
 			}
 			for _, e := range before.All() {
 				for _, i := range e.State.Instances {
-					if isOf(e, id) && i.Bridge == a.Bridge && i.State == heartbeat.Ready {
+					if e.ID == id && i.Bridge == a.Bridge && i.State == heartbeat.Ready {
 						old[i.Instance] = true
 					}
 				}

@@ -270,6 +270,10 @@ func (r *rolling) run(ctx context.Context, spots []spot) error {
 	// Those that are not ready come first: if they do not come back, the ready ones go on.
 	slices.SortStableFunc(spots, func(a, b spot) int { return rank(a) - rank(b) })
 	for n, p := range spots {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return fail(exitTimeout, "the time of the command is over; %d of %d instances were restarted", n, len(spots)).
+				with(fmt.Sprintf("--timeout %s gives it longer", 4*r.s.timeout), map[string]any{"restarted": spotNames(spots[:n]), "left": spotNames(spots[n:])})
+		}
 		if !r.s.json {
 			fmt.Fprintf(r.s.stdout, "%s: restarting … ", terminal.Clean(r.label(p)))
 		}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -152,7 +153,7 @@ func planMesh(a *app, o upOptions) (*localMesh, error) {
 	}
 	if o.join {
 		target, err := a.nats.Resolve() // if it fails, run reports that
-		o.joinsUp = err == nil && target.IsUp()
+		o.joinsUp = err == nil && (target.IsUp() || slices.Contains(target.Users(), storelock.User))
 	}
 	m := &localMesh{app: a, logger: logger, joins: o.join, watch: o.watch}
 	if prefix != wire.DefaultPrefix {

@@ -199,7 +199,7 @@ func (r *run) handshakeInTime(ctx context.Context) (*handshake, error) {
 	if err == nil {
 		return hs, nil
 	}
-	if kind := rpc.AsError(err).Details().Kind; kind == rpc.CodeExited.Kind() && r.inst.workload.transport.Type == manifest.Stdio { // an error from the extension has no kind
+	if kind := rpc.AsError(err).Details().Kind; kind == rpc.CodeExited.Kind() && r.inst.workload.transport.Type == manifest.Stdio {
 		select {
 		case <-handshakeCtx.Done(): // the connection has ended, and the context's cause has a better error
 		case <-time.After(time.Second): // it has not: the extension sent an error that looks like that

@@ -18,9 +18,8 @@ const (
 	subscriptionTimeout = 10 * time.Second // of a request to the server
 )
 
-// subscriptions are the resources of an MCP server of which callers want updates, by URI.
-// A caller that still wants them subscribes again before that; there is nothing to count, and a caller that has crashed
-// leaves nothing behind. The server gets one subscription for all callers. The next run of the server is subscribed again.
+// subscriptions are the resources of an MCP server of which callers want updates, by URI. A caller that still wants them subscribes
+// again within the lease; there are no callers to count, and one that has crashed leaves nothing behind. The server gets one subscription for all callers. The next run of the server is subscribed again.
 type subscriptions struct {
 	workload *workload
 	publish  func(notification []byte) error
@@ -36,6 +35,7 @@ type subscriptions struct {
 type lease struct {
 	until    time.Time
 	accepted bool
+	pending  int // requests of callers that the server has not answered
 }
 
 // The outcomes of renew.
@@ -59,6 +59,9 @@ func (s *subscriptions) renew(uri string) (outcome int) {
 	case s.leases == nil:
 		s.leases = map[string]lease{}
 	}
+	if outcome == subscriptionNew {
+		l.pending++
+	}
 	l.until = time.Now().Add(subscriptionLease)
 	s.leases[uri] = l
 	if s.sweep == nil {
@@ -72,29 +75,32 @@ func (s *subscriptions) isRecent() bool {
 	return time.Since(s.began) < subscriptionLease
 }
 
-// accept notes that the server has accepted a subscription.
-func (s *subscriptions) accept(uri string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if l, known := s.leases[uri]; known {
-		l.accepted = true
-		s.leases[uri] = l
-	}
-}
-
-// drop removes a subscription that the server does not have. That of another caller, which it has accepted, stays. If the server
-// may have got the request, the subscription is ended there, too.
-func (s *subscriptions) drop(uri string, again, mayRun bool) {
+// answered notes the answer to a caller's request. A subscription that the server has not accepted is removed when no request for
+// it is under way; if the server may have got one all the same, it is ended there, too.
+func (s *subscriptions) answered(uri string, accepted, mayRun bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l, known := s.leases[uri]
-	if !known || l.accepted && !again {
+	if !known {
+		return
+	}
+	l.pending = max(0, l.pending-1)
+	l.accepted = l.accepted || accepted
+	s.leases[uri] = l
+	if l.accepted || l.pending > 0 {
 		return
 	}
 	delete(s.leases, uri)
 	if mayRun && s.to != nil {
 		s.unsubscribe(uri)
 	}
+}
+
+// drop removes a subscription that a restarted server has refused.
+func (s *subscriptions) drop(uri string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.leases, uri)
 }
 
 // unsubscribe ends a subscription at the server. The caller holds mu, so that a new subscription comes after it.
@@ -172,14 +178,14 @@ type subscribing struct {
 // Deliver implements jsonrpc.Sink.
 func (s *subscribing) Deliver(x *jsonrpc.Exchange, r jsonrpc.Reply) {
 	_, err := r.Result()
-	if err == nil {
-		s.all.accept(s.uri)
-	}
 	switch {
-	case err == nil && (s.to == nil || s.all.isRecent()): // it may have changed while the server, or the bridge, was away
+	case s.to != nil:
+		s.all.answered(s.uri, err == nil, err != nil && !isOwnError(err) && rpc.AsError(err).Details().Ran != rpc.RanNo)
+	case err != nil && !s.all.workload.hasEnded(err): // the next child is subscribed again
+		s.all.drop(s.uri) // callers renew what they want, which subscribes again
+	}
+	if err == nil && (s.to == nil || s.all.isRecent()) { // it may have changed while the server, or the bridge, was away
 		s.all.publishUpdated(s.uri)
-	case err != nil && (s.to != nil || !s.all.workload.hasEnded(err)): // the next child is subscribed again
-		s.all.drop(s.uri, s.to == nil, !isOwnError(err) && rpc.AsError(err).Details().Ran != rpc.RanNo) // callers renew what they want, which subscribes again
 	}
 	if s.to != nil {
 		s.to.Deliver(x, r)

@@ -178,7 +178,7 @@ func (e *Extension) KeepTools(names map[string]bool) {
 func (e *Extension) keepTools(names map[string]bool, removed bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.removed = removed
+	e.removed = e.removed || removed
 	now, next := *e.tools.Load(), map[string]*tool{}
 	for name, t := range now {
 		if names[name] {

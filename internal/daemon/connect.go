@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -60,7 +61,7 @@ func (t Target) Connect(ctx context.Context, o ConnectOptions) (*nats.Conn, erro
 		opts.UserInfo = contextUser(t.context, opts.User, opts.Password)
 		opts.User, opts.Password = "", ""
 	}
-	if token := opts.Token; t.context != "" && token != "" {
+	if token := opts.Token; t.context != "" && token != "" && !strings.Contains(strings.Join(t.Servers, " "), "@") { // a token in the address counts
 		opts.Token, opts.TokenHandler = "", func() string {
 			if now, err := contextTarget(t.context, t.context); err == nil && now.base.Token != "" {
 				return now.base.Token

@@ -61,8 +61,9 @@ type dialer struct {
 	traffic Traffic
 }
 
-// lookupTimeout limits the lookup of a name. A resolver waits 5 s for a name server that does not answer, and then asks the next.
-const lookupTimeout = 12 * time.Second
+// lookupTimeout limits the lookup of a name. A resolver waits 5 s for a name server that does not answer, and then asks the next. It is
+// less than commands have by default, so that their error is about the name.
+const lookupTimeout = 8 * time.Second
 
 // Dial is net.Dialer.Dial, but tries the addresses of a name in random order, each for its share of the timeout.
 // nats.go does the same without a dialer: it spreads clients over the servers that share a name.

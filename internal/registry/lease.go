@@ -86,17 +86,25 @@ func leaseTTL(clustered bool) time.Duration {
 	return 3 * time.Second
 }
 
+// chooseTTL sets the TTL for the next term: the server may have joined a cluster. Without a connection that is not known.
+func (e *elector) chooseTTL() {
+	switch {
+	case e.setTTL >= time.Second:
+		e.ttl = e.setTTL
+	case e.ttl == 0 || e.bucket.nc.IsConnected():
+		e.ttl = leaseTTL(e.bucket.clustered())
+	}
+}
+
 // run takes part in elections until ctx is done, and then releases the lease.
 func (e *elector) run(ctx context.Context) {
 	var created time.Time
 	for ctx.Err() == nil {
-		if e.ttl = e.setTTL; e.ttl < time.Second { // the server may have joined a cluster
-			e.ttl = leaseTTL(e.bucket.clustered())
-		}
 		made := e.awaitBucket(ctx)
 		if made.IsZero() {
 			return
 		}
+		e.chooseTTL()
 		if !made.Equal(created) {
 			created = made
 			e.report(func(l *loop) { l.bucketReady(made) })

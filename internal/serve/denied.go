@@ -26,7 +26,12 @@ func (n *Publisher) denied(subject string) {
 	defer n.streams.mu.Unlock()
 	for s := range n.streams.services {
 		a := s.inst.Announced()
-		if sp := wire.Prefix(a.SubjectPrefix); subject == sp.RPC(a.ID) || subject == sp.InstanceRPC(a.ID, a.Instance) {
+		sp := wire.Prefix(a.SubjectPrefix)
+		isAcks := subject == sp.Ack(a.ID, "*")
+		if isAcks || subject == sp.Cancel(a.ID) {
+			s.subscriptions.denied.Store(true)
+		}
+		if isAcks || subject == sp.RPC(a.ID) || subject == sp.InstanceRPC(a.ID, a.Instance) { // calls work without cancellations
 			s.reportDenial(fmt.Sprintf("NATS does not permit the subscription to %s; check the permissions of its user", subject))
 		}
 	}
@@ -104,8 +109,10 @@ func (s *service) listenAgain(ctx context.Context, pause time.Duration) (reason 
 	case <-s.denials: // in the tries before
 	default:
 	}
-	if err := subscribe(s, wire.Prefix(s.inst.Announced().SubjectPrefix)); err != nil {
-		return err.Error()
+	if s.subscriptions.denied.Swap(false) {
+		if err := subscribe(s, wire.Prefix(s.inst.Announced().SubjectPrefix)); err != nil {
+			return err.Error()
+		}
 	}
 	if err := s.resume(); err != nil {
 		return err.Error()

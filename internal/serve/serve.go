@@ -69,6 +69,7 @@ type service struct {
 type subscriptions struct {
 	cancels  *nats.Subscription
 	acks     atomic.Pointer[nats.Subscription]
+	denied   atomic.Bool        // NATS has denied one of these
 	unlisten func()             // to denials
 	giveUp   context.CancelFunc // ends the context of handlers
 }
@@ -185,13 +186,15 @@ func (s *service) drain() error {
 	defer cancel()
 	svc := s.retire()
 	err := svc.stop()
-	_ = s.flush(ctx, time.Second) // without a connection nothing more arrives
+	handled := s.flush(ctx, time.Second) == nil || !s.nc.IsConnected() // without a connection nothing more arrives
 	select {
 	case <-s.inst.pub.takenUp():
+		if handled {
+			svc.forget()
+		}
 	case <-time.After(takenUpTimeout): // another subscription of the connection is busy; the service's own never block
 	case <-ctx.Done():
 	}
-	svc.forget()
 	if s.opt.OnRetired != nil {
 		s.opt.OnRetired()
 	}

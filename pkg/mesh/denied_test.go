@@ -70,6 +70,8 @@ func TestDeniedSubscription(t *testing.T) {
 		{"ext.y.rpc", "", heartbeat.Ready},
 		{"ext.x.rpc", "subscription to ext.x.rpc;", heartbeat.Failed},
 		{"ext.x.cancel", "", heartbeat.Ready}, // calls work without cancellations
+		{"ext.x.ack.*", "subscription to ext.x.ack.*;", heartbeat.Failed},
+		{"ext.z.rpc", "", heartbeat.Ready},
 	} {
 		deny(tt.deny)
 		natstest.Eventually(t, "without "+tt.deny+" it is "+string(tt.state), is(tt.state, tt.reason))
