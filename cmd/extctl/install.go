@@ -164,6 +164,9 @@ func (in *installation) linkIt(ctx context.Context, path string) error {
 		in.out.Action = "unchanged"
 		return nil
 	}
+	if err := in.checkNested(in.source.Root, filepath.Base(in.source.Path) == manifest.FileName); err != nil {
+		return err
+	}
 	if in.dryRun {
 		return nil
 	}
@@ -372,12 +375,18 @@ func (in *installation) checkSeparate(root, target string) error {
 	case discovery.Within(source, target), discovery.Within(target, source):
 		return usage("the source %s and the target %s contain each other", source, target)
 	}
-	if other := inside(target, in.installed); other != "" {
-		return usage("%s also contains the extension %s; update it by hand", target, other)
+	return in.checkNested(target, true)
+}
+
+// checkNested fails if dir is inside another extension, or, if it hides what is below it, contains one: discovery would not find
+// the inner one.
+func (in *installation) checkNested(dir string, hides bool) error {
+	if other := inside(dir, in.installed); other != "" && hides {
+		return usage("%s also contains the extension %s, which would not be found any more", dir, other)
 	}
 	for _, c := range in.installed.Candidates {
-		if discovery.Within(c.Root, target) && c.Root != target {
-			return usage("%s is inside the extension %s, where no other extension is found", target, c.Manifest.Plugin.ID)
+		if discovery.Within(c.Root, dir) && c.Root != dir && filepath.Base(c.Path) == manifest.FileName {
+			return usage("%s is inside the extension %s, where no other extension is found", dir, c.Manifest.Plugin.ID)
 		}
 	}
 	return nil

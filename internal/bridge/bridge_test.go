@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -575,4 +576,30 @@ done
 		t.Error("a broken file restarts a server")
 	}
 	h.answers("clients.git-hub", `{"content":[{"type":"text","text":"3"}]}`)
+
+	// Neither does a mistake in one server, nor a plugin.toml that is not complete.
+	keeps := func(what string, ids ...string) {
+		t.Helper()
+		h.control("reload", "{}")
+		after := h.control("status", "{}")
+		for _, id := range []string{"clients.memory", "clients.changes", "clients.git-hub"} {
+			if runs := strings.Contains(after, `"id":"`+id+`"`); runs != slices.Contains(ids, id) {
+				t.Errorf("%s: %s runs: %v", what, id, runs)
+			}
+		}
+	}
+	h.write(file, `{"mcpServers": {"memory": {"command": "./mcp.sh", "args": [1]}, "changes": {"command": "./mcp.sh", "args": "4"}}}`, 0o644)
+	keeps("a mistake in one server", "clients.memory", "clients.changes", "clients.git-hub")
+	own := filepath.Join(h.dir, "ext", "clients", "plugin.toml")
+	h.write(own, "[plugin]\nid = \"clients\"\n", 0o644)
+	keeps("an incomplete plugin.toml", "clients.memory", "clients.changes", "clients.git-hub")
+	if err := os.Remove(own); err != nil {
+		t.Fatal(err)
+	}
+
+	// Servers that are removed or switched off stop, the last one, too.
+	h.write(file, `{"mcpServers": {"memory": {"command": "./mcp.sh", "args": [1]}}}`, 0o644)
+	keeps("one is left", "clients.memory")
+	h.write(file, `{"mcpServers": {"memory": {"command": "./mcp.sh", "args": [1], "disabled": true}}}`, 0o644)
+	keeps("the last one is switched off")
 }

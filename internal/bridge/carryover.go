@@ -51,10 +51,11 @@ func (pl *planner) carryOver(p *plan, old plan) {
 func (p *plan) broken(path string, a wire.Announce) string {
 	_, err := os.Lstat(path)
 	switch {
+	case p.empty[filepath.Dir(path)] && !p.torn[filepath.Dir(path)]: // its servers were removed or are switched off
 	case isBroken(p.problems, path, a.ID):
 		return "the manifest is broken"
-	case err == nil && a.Parent != "" && filepath.Base(path) == manifest.FileName && p.torn[filepath.Dir(path)]:
-		return "the file " + manifest.SidecarName + " next to the manifest is broken"
+	case err == nil && a.Parent != "" && p.torn[filepath.Dir(path)]:
+		return "the file " + manifest.SidecarName + " is broken"
 	}
 	return ""
 }
@@ -71,10 +72,11 @@ func (p *plan) unread(path string) string {
 	return ""
 }
 
-// isBroken reports whether the manifest at path has a problem other than an unmet requirement, as a whole or for id.
+// isBroken reports whether the manifest at path has a problem other than an unmet requirement, as a whole or for id. A directory
+// has one manifest: a plugin.toml that is added to an .mcp.json takes its place.
 func isBroken(problems []wire.HostProblem, path, id string) bool {
 	return slices.ContainsFunc(problems, func(p wire.HostProblem) bool {
-		return p.Path == path && p.Kind != "gated" && (p.ID == "" || p.ID == id)
+		return filepath.Dir(p.Path) == filepath.Dir(path) && p.Kind != "gated" && (p.ID == "" || p.ID == id)
 	})
 }
 

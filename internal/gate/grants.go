@@ -1,7 +1,9 @@
 package gate
 
 import (
+	"cmp"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -78,10 +80,14 @@ func (h Host) refused(m *manifest.Manifest, root string) (notGranted, mesh []str
 	e := manifest.Expander{Root: root}
 	for _, path := range needs.Files {
 		outside := e.Outside(path)
+		full := cmp.Or(outside, path)
+		if !filepath.IsAbs(full) {
+			full = filepath.Join(root, full)
+		}
 		switch {
+		case h.Grants.Mesh.isFile(full):
+			mesh = append(mesh, fileGrant+cmp.Or(outside, path))
 		case outside == "":
-		case h.Grants.Mesh.isFile(outside):
-			mesh = append(mesh, fileGrant+outside)
 		case !slices.Contains(files, outside):
 			notGranted = append(notGranted, fileGrant+outside)
 		}

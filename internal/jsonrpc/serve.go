@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -186,6 +187,15 @@ func (e *PanicError) Error() string { return fmt.Sprintf("%s panicked: %v", e.Me
 // Unwrap returns the error for the wire, without the panic's value, which belongs in the log.
 func (e *PanicError) Unwrap() error {
 	return rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "%s panicked", e.Method)
+}
+
+// ProtectLoud is Protect, and prints a panic with its stack on standard error: the caller does not get the cause.
+func ProtectLoud(ctx context.Context, h rpc.Handler, r *rpc.Request) (json.RawMessage, error) {
+	result, err := Protect(ctx, h, r)
+	if p, ok := errors.AsType[*PanicError](err); ok {
+		fmt.Fprintf(os.Stderr, "%v\n\n%s", p, p.Stack)
+	}
+	return result, err
 }
 
 func clone(raw []byte) json.RawMessage {

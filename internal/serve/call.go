@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -141,7 +140,7 @@ func (s *service) take(at *endpoint, req *nats.Msg, hold bool) {
 		if p, ok := err.(*jsonrpc.PanicError); ok {
 			s.inst.pub.opt.Logger.Error("handler panicked", "extension", s.inst.ID(), "method", p.Method, "panic", p.Value, "stack", string(p.Stack))
 		}
-		c.Deliver(&c.Exchange, s.unlessStopped(handled(ctx, result, wire.OfHandler(ctx, err))))
+		c.Deliver(&c.Exchange, s.unlessStopped(handled(result, wire.OfHandler(ctx, err))))
 	}()
 }
 
@@ -171,11 +170,8 @@ func (s *service) newCall(at *endpoint, req *nats.Msg, env *jsonrpc.Envelope, be
 
 // handled returns the reply of a synchronous handler. An error with a kind is marked as one of the mesh: the end of the call's
 // time, a panic, arguments that a Toolbox refuses. An error of the extension is sent unchanged, and so is one that is certainly
-// too large. A Go error without a code is the extension's own, also if it wraps a timeout of something that the tool uses.
-func handled(ctx context.Context, result json.RawMessage, err error) jsonrpc.Reply {
-	if _, typed := errors.AsType[*rpc.Error](err); err != nil && !typed && ctx.Err() == nil {
-		err = &rpc.Error{Code: rpc.CodeInternal, Message: err.Error()}
-	}
+// too large.
+func handled(result json.RawMessage, err error) jsonrpc.Reply {
 	if e := rpc.AsError(err); e != nil && len(e.Message)+len(e.Data) < 32<<10 && e.Details().Kind != "" {
 		return jsonrpc.Reply{Err: e}
 	}

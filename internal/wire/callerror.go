@@ -24,9 +24,13 @@ func OfCall(err error) error {
 }
 
 // OfHandler is a handler's error as its caller gets it. One that a Client returned to the handler becomes the
-// extension's own, with all of its text. What the handler made itself stays, the mesh's kinds, too: a tool may refuse
+// extension's own, with all of its text, and so does a Go error without a code, also if it wraps a timeout of something that the
+// handler uses. What the handler made itself stays, the mesh's kinds, too: a tool may refuse
 // arguments with rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, …).
 func OfHandler(ctx context.Context, err error) error {
+	if _, typed := errors.AsType[*rpc.Error](err); err != nil && !typed && ctx.Err() == nil {
+		return &rpc.Error{Code: rpc.CodeInternal, Message: err.Error()}
+	}
 	marked, ok := errors.AsType[*callError](err)
 	if !ok || rpc.AsError(err) != rpc.AsError(marked) { // the handler's own stands before it
 		return err

@@ -38,7 +38,7 @@ func ParseSidecar(dir, path string, data []byte, opt Options) (*Manifest, []Diag
 		diags = append([]Diagnostic{note}, diags...)
 	}
 	if len(m.MCPServers) == 0 && !HasErrors(diags) {
-		diags = append(diags, Diagnostic{Level: Error, Path: path, Message: "has no server that can be used; want at least one"})
+		diags = append(diags, Diagnostic{Level: Error, Path: path, Message: noServer})
 	}
 	if HasErrors(diags) {
 		return nil, diags
@@ -118,7 +118,7 @@ func (t serversTable) members() map[string]MCPServer {
 		case t.Faults == before:
 			out[names[written]] = server
 		default:
-			t.Warn(sub.Path, "is left out because of the faults reported for it")
+			t.Warn(sub.Path, leftOut)
 		}
 	}
 	if len(out) == 0 {
@@ -126,6 +126,19 @@ func (t serversTable) members() map[string]MCPServer {
 	}
 	return out
 }
+
+// The warning about a server with faults, and the error of a file without any server to use.
+const (
+	leftOut  = "is left out because of the faults reported for it"
+	noServer = "has no server that can be used; want at least one"
+)
+
+// IsWithoutServers reports whether a diagnostic is about an .mcp.json that has no server to use. Without another one that
+// IsLeftOut, its servers were removed or are switched off.
+func IsWithoutServers(d Diagnostic) bool { return d.Level == Error && d.Message == noServer }
+
+// IsLeftOut reports whether a diagnostic is about a server that an .mcp.json has, and that is not used because of its faults.
+func IsLeftOut(d Diagnostic) bool { return d.Level == document.Warn && d.Message == leftOut }
 
 // isMesh reports whether the server is extctl mcp, as `extctl mcp install` writes it.
 func (s MCPServer) isMesh() bool {

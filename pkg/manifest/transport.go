@@ -164,6 +164,9 @@ func (t transportTable) command(required bool) string {
 
 // checkProgram warns about a program that cannot be run at present.
 func (t transportTable) checkProgram(stdio bool, command, cwd string) {
+	if t.Loose { // a sidecar's ~/ is replaced
+		command, cwd = home(command), home(cwd)
+	}
 	if t.program == nil || !stdio || blank(command) || strings.Contains(command+cwd, "${") || strings.ContainsRune(command+cwd, 0) {
 		return
 	}

@@ -35,7 +35,7 @@ type Service struct {
 	SubjectPrefix     string        // of the subjects of this service; default Prefix
 	Passthrough       bool          // calls carry {agent_id, session_id}
 	HeartbeatInterval time.Duration // default 15 s
-	Logger            *slog.Logger  // default: discard
+	Logger            *slog.Logger  // default: discard, but panics of the Handler go to standard error
 
 	CallTimeout    time.Duration // of a call without a timeout of its own; includes the wait for a free place. Default 30 s
 	MaxCallTimeout time.Duration // the longest timeout that a caller may set. Default 1 h
@@ -79,7 +79,13 @@ func Serve(ctx context.Context, nc *nats.Conn, e Service) error {
 		}
 	})
 	defer context.AfterFunc(serving, func() { slot.Apply(instance.Event{Kind: instance.Stop}) })()
-	err = slot.Serve(serving, e.Handler, serve.Options{
+	handler := e.Handler
+	if e.Logger == nil {
+		handler = rpc.HandlerFunc(func(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
+			return jsonrpc.ProtectLoud(ctx, e.Handler, r)
+		})
+	}
+	err = slot.Serve(serving, handler, serve.Options{
 		CallTimeout: e.CallTimeout, MaxCallTimeout: e.MaxCallTimeout, MaxInflight: e.MaxInflight, DrainTimeout: e.DrainTimeout,
 	})
 	leave() // the shutdown notice is published when the calls in flight are answered

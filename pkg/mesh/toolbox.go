@@ -1,17 +1,12 @@
 package mesh
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"reflect"
 	"slices"
 	"strings"
-
-	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/extmesh/extmesh/internal/plainjson"
 	"github.com/extmesh/extmesh/internal/wire"
@@ -55,17 +50,12 @@ type HookResult struct {
 }
 
 // AddTool adds a tool with an input schema that is derived from In, a struct (jsonschema tags describe its fields).
-// Arguments are decoded strictly: an unknown or missing member is answered with CodeInvalidParams. It panics if In has no
+// Arguments are decoded strictly, at every level: an unknown or missing member is answered with CodeInvalidParams. It panics if In has no
 // schema or the name is taken: both are mistakes in the program, found the first time it runs.
 func AddTool[In, Out any](b *Toolbox, name, description string, f func(ctx context.Context, in In) (Out, error)) {
-	schema, err := jsonschema.For[In](&jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{
-		reflect.TypeFor[json.RawMessage](): {}, // any JSON, and not a list of bytes
-	}})
+	schema, err := inputSchema[In]()
 	if err != nil {
 		panic(fmt.Sprintf("mesh: tool %s: no schema for its input: %v", name, err))
-	}
-	if schema.Type == "" && reflect.TypeFor[In]().Kind() == reflect.Struct {
-		schema.Type = "object"
 	}
 	text, err := json.Marshal(schema)
 	if err != nil {
@@ -82,45 +72,6 @@ func AddTool[In, Out any](b *Toolbox, name, description string, f func(ctx conte
 		}
 		return encode(out)
 	})
-}
-
-func decodeArguments[In any](args json.RawMessage, schema *jsonschema.Schema) (in In, err error) {
-	if len(args) == 0 {
-		args = json.RawMessage("{}")
-	}
-	var members map[string]json.RawMessage
-	if err := json.Unmarshal(args, &members); err != nil {
-		return in, errors.New("its arguments are not an object")
-	}
-	if _, ok := members["_meta"]; ok { // it is the context of the call, not input of the tool; the request still has it
-		delete(members, "_meta")
-		if args, err = plainjson.Marshal(members); err != nil {
-			return in, err
-		}
-	}
-	var missing []string
-	for _, name := range schema.Required {
-		if _, ok := members[name]; !ok {
-			missing = append(missing, name)
-		}
-	}
-	if len(missing) > 0 {
-		return in, fmt.Errorf("it needs %s", strings.Join(missing, ", "))
-	}
-	if len(schema.Properties) > 0 { // encoding/json would ignore case, and take null for any zero value
-		for _, name := range slices.Sorted(maps.Keys(members)) {
-			p := schema.Properties[name]
-			switch {
-			case p == nil && schema.AdditionalProperties != nil:
-				return in, fmt.Errorf("%s is unknown", name)
-			case p != nil && string(members[name]) == "null" && (p.Type != "" && p.Type != "null" || len(p.Types) > 0 && !slices.Contains(p.Types, "null")):
-				return in, fmt.Errorf("%s is null", name)
-			}
-		}
-	}
-	dec := json.NewDecoder(bytes.NewReader(args))
-	dec.DisallowUnknownFields()
-	return in, dec.Decode(&in)
 }
 
 func encode(v any) (json.RawMessage, error) {

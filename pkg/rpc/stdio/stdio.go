@@ -15,10 +15,7 @@ package stdio
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
-	"os"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/wire"
@@ -51,10 +48,7 @@ func own(h rpc.Handler) rpc.Handler {
 				return notify(method, params)
 			}
 		}
-		result, err := jsonrpc.Protect(ctx, h, r)
-		if p, ok := errors.AsType[*jsonrpc.PanicError](err); ok { // the caller does not get the cause; the bridge shows stderr
-			fmt.Fprintf(os.Stderr, "%v\n\n%s", p, p.Stack)
-		}
+		result, err := jsonrpc.ProtectLoud(ctx, h, r) // the bridge shows stderr
 		return result, wire.OfHandler(ctx, err)
 	})
 }

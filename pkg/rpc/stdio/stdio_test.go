@@ -3,7 +3,9 @@ package stdio_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net"
+	"strings"
 	"testing"
 
 	"github.com/extmesh/extmesh/internal/wire"
@@ -19,7 +21,10 @@ func TestHandlers(t *testing.T) {
 		if err := r.Send("notifications/progress", json.RawMessage(`{"progress":1}`)); err != nil {
 			return nil, err
 		}
-		if r.Method == "fails" {
+		switch r.Method {
+		case "times out":
+			return nil, fmt.Errorf("asking the forecast: %w", context.DeadlineExceeded)
+		case "fails":
 			return nil, wire.OfCall(rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "nobody answers"))
 		}
 		return json.RawMessage(`1`), nil
@@ -40,9 +45,11 @@ func TestHandlers(t *testing.T) {
 			t.Errorf("%s, %v", result, err)
 		}
 	}
-	_, err := conn.Call(t.Context(), "fails", nil)
-	if e := rpc.AsError(err); e.Code != rpc.CodeInternal || e.Details().Ran != "" || e.Message == "" {
-		t.Errorf("the error is %+v", e)
+	for method, want := range map[string]string{"fails": "nobody answers", "times out": "asking the forecast: "} {
+		_, err := conn.Call(t.Context(), method, nil)
+		if e := rpc.AsError(err); e.Code != rpc.CodeInternal || e.Details().Kind != "" || !strings.Contains(e.Message, want) {
+			t.Errorf("%s: the error is %+v", method, e)
+		}
 	}
 	here.Close()
 	<-ended
