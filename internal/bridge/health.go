@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -9,6 +10,8 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/pause"
+	"github.com/extmesh/extmesh/pkg/manifest"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -19,16 +22,53 @@ func (r *run) startHealthCheck(ctx context.Context) (stop func()) {
 			r.end(err)
 		}
 	}
+	watch := func(ctx context.Context) { check(ctx, r.watchHealth(ctx)) }
+	end := func() {}
 	if conn, ok := r.f.conn.(*jsonrpc.Conn); ok {
-		return r.f.check.start(ctx, func(ctx context.Context) { check(ctx, r.checkHang(ctx, conn)) })
+		end = r.f.check.start(ctx, func(ctx context.Context) { check(ctx, r.checkHang(ctx, conn)) })
+		if r.f.handshake.Load().announcesChanges() {
+			return end
+		}
+		watch = r.relistSeldom
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { check(ctx, r.watchHealth(ctx)) }) // owned by the caller, and stop waits for it; ends with ctx
+	wg.Go(func() { watch(ctx) }) // owned by the caller, and stop waits for it; ends with ctx
 	return func() {
 		cancel()
 		wg.Wait()
+		end()
 	}
+}
+
+// relistSeldom lets the lists of a child that does not announce their changes be read again from time to time. Reading them can be
+// expensive: some servers request each page from a service on the Internet.
+func (r *run) relistSeldom(ctx context.Context) {
+	for pause.For(ctx, relistBusy*pingEvery) {
+		r.f.relist.send()
+	}
+}
+
+// announcesChanges reports whether an extension announces changes of all its lists. A native child does.
+func (hs *handshake) announcesChanges() bool {
+	if hs.dialect != manifest.MCP {
+		return true
+	}
+	var r struct {
+		Capabilities map[string]json.RawMessage `json:"capabilities"`
+	}
+	if json.Unmarshal(hs.raw, &r) != nil {
+		return false
+	}
+	for _, capability := range []string{"tools", "prompts", "resources"} {
+		var c struct {
+			ListChanged bool `json:"listChanged"`
+		}
+		if text, offers := r.Capabilities[capability]; offers && (json.Unmarshal(text, &c) != nil || !c.ListChanged) {
+			return false
+		}
+	}
+	return true
 }
 
 var errHung = errors.New("it hangs")

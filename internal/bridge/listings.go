@@ -92,6 +92,10 @@ func (k listingKind) read(ctx context.Context, c rpc.Caller) (*listing, []wire.D
 	var params, first, next json.RawMessage
 	for page := 1; ; page++ {
 		result, err := c.Call(ctx, k.method, params)
+		if errors.Is(err, rpc.CodeTimeout) && b.count > 0 { // it has many pages, or slow ones
+			b.problem("reading %s stopped at page %d, because the pages take too long; %d entries are used", k.method, page, b.count)
+			break
+		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", k.method, err)
 		}

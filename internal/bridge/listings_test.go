@@ -171,6 +171,21 @@ func TestListingsThatHang(t *testing.T) {
 	}
 }
 
+// TestSlowPages: what was read of a list counts if its pages take too long.
+func TestSlowPages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &lister{capabilities: `{"resources":{"listChanged":true}}`, answers: map[string][]string{
+			"resources/list": {`{"resources":[{"uri":"a"}],"nextCursor":"2"}`, "hang"}, "tools/list": {`{"tools":[]}`}}}
+		hs := l.handshake(t)
+		if hs.incomplete || hs.listings["resources/list"] == nil || len(hs.problems) == 0 || !strings.Contains(hs.problems[0].Message, "take too long; 1 entries") {
+			t.Errorf("%+v", hs)
+		}
+		if !hs.announcesChanges() || (&handshake{dialect: manifest.MCP, raw: json.RawMessage(`{"capabilities":{"tools":{},"prompts":{"listChanged":true}}}`)}).announcesChanges() {
+			t.Error("whether it announces changes")
+		}
+	})
+}
+
 // TestListingsThatAreRefused: only the end of a child ends the handshake, not an error of its own with the same code, nor the
 // end of one request over HTTP.
 func TestListingsThatAreRefused(t *testing.T) {

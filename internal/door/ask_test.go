@@ -195,7 +195,7 @@ func TestPrompts(t *testing.T) {
 func TestResources(t *testing.T) {
 	b := newBed(t)
 	one := b.newLister("one", "", resourceA, templateA)
-	b.newLister("two", "", `{"uri":"file:///a/b","name":"n"}`, `{"uriTemplate":"file:///a/deep/{+path}","name":"t"}`)
+	b.newLister("two", "", `{"uri":"file:///a/b","name":"n"},{"uri":"mesh://nodes","name":"n"},{"uri":"mesh://one/x","name":"n"}`, `{"uriTemplate":"file:///a/deep/{+path}","name":"t"}`)
 	p := b.listed(Options{}).pipe(t)
 	read := func(uri, more string) string {
 		return fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":%q%s}}`, uri, more)
@@ -203,6 +203,8 @@ func TestResources(t *testing.T) {
 	for uri, want := range map[string][2]string{
 		"file:///a/b":         {"one", "file:///a/b"},
 		"file:///a/other":     {"one", "file:///a/other"}, // of the template
+		"mesh://nodes":        {"two", "mesh://nodes"},
+		"mesh://one/x":        {"two", "mesh://one/x"},
 		"file:///a/deep/er/x": {"two", "file:///a/deep/er/x"},
 		"mesh://two/" + url.PathEscape("file:///a/b"):      {"two", "file:///a/b"},
 		"mesh://one/" + url.PathEscape("other://not-here"): {"one", "other://not-here"},
@@ -286,6 +288,10 @@ func TestEntryFilters(t *testing.T) {
 				}
 			}
 		})
+	}
+	only := b.listed(Options{View: ViewOptions{Only: []string{"two"}}}).pipe(t)
+	if got := only.ask(`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"other://unlisted"}}`); !strings.Contains(got, `"of":"two"`) {
+		t.Errorf("of the only extension of the view: %s", got)
 	}
 	if err := (ViewOptions{Exclude: []string{"a[b/c]"}}).withDefaults().check(); err == nil {
 		t.Error("a set of characters with a slash is accepted")

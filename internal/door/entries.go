@@ -36,6 +36,18 @@ func (o ViewOptions) permitsEntry(kind listKind, id, key string) bool {
 	return (len(o.Only) == 0 || slices.ContainsFunc(o.Only, matches)) && !slices.ContainsFunc(o.Exclude, matches)
 }
 
+// permitsSome reports whether the view may show any prompts or resources of an extension.
+func (o ViewOptions) permitsSome(kind listKind, id string) bool {
+	has := func(patterns []string, narrow bool) bool {
+		return slices.ContainsFunc(patterns, func(pattern string) bool {
+			of, glob, isNarrow := strings.Cut(pattern, "/")
+			ok, _ := path.Match(of, id)
+			return ok && (!isNarrow || narrow && strings.HasPrefix(glob, kinds[kind].pattern))
+		})
+	}
+	return (len(o.Only) == 0 || has(o.Only, true)) && !has(o.Exclude, false)
+}
+
 // permitsUnlisted reports whether the view may pass on the URI of a resource that is in no list. If a pattern selects resources
 // of the extension, a server that normalises the URI must not read another one than the patterns were compared with: dot
 // segments are refused, and the URI is also compared without its escapes, with patterns without theirs.
@@ -94,7 +106,7 @@ func (v *view) addEntries(entries *[listKinds][]*entry, x mesh.Extension, all *l
 			}
 		}
 	}
-	if x.Spec.Server.Offers("resources") {
+	if x.Spec.Server.Offers("resources") && o.permitsSome(resources, x.ID) {
 		v.readers = append(v.readers, reader{x.ID, all.of(x.ID, templates)})
 	}
 	return shows
@@ -180,16 +192,16 @@ type reader struct {
 // owner finds the extension that has a resource, and the URI that the extension knows. Which extension that is depends on
 // the view only.
 func (v *view) owner(o ViewOptions, uri string) (id, own string, ok bool) {
+	if e := v.lists[resources].byKey[uri]; e != nil { // its own URI may begin with the scheme, too
+		return e.key.ID, e.key.Tool, e.skill == nil
+	}
 	if named, found := strings.CutPrefix(uri, uriScheme); found {
 		id, escaped, _ := strings.Cut(named, "/")
 		own, err := url.PathUnescape(escaped)
 		has := slices.ContainsFunc(v.readers, func(r reader) bool { return r.id == id })
 		listed := v.lists[resources].byKey[own]
-		named := v.lists[resources].byKey[uri] != nil || listed != nil && listed.key.ID == id
+		named := listed != nil && listed.key.ID == id
 		return id, own, err == nil && own != "" && has && (named && o.permitsEntry(resources, id, own) || o.permitsUnlisted(id, own))
-	}
-	if e := v.lists[resources].byKey[uri]; e != nil {
-		return e.key.ID, e.key.Tool, e.skill == nil
 	}
 	longest := -1
 	for _, r := range v.readers { // in the order of their ids

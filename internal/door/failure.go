@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -336,18 +337,26 @@ func wrap(result []byte, era mcp.Era) []byte {
 	return append(out, '}')
 }
 
-// isContent reports whether a result is an MCP result: its content is a list of objects that have a type.
+// isContent reports whether a result is an MCP result: its content is a list of items of MCP's types. If the list is empty, the
+// result has nothing else that would be lost.
 func isContent(result []byte) bool {
 	at, ok := jsonrpc.Member(result, "content")
 	if !ok {
 		return false
 	}
-	typed := true
+	items, others := 0, false
 	err := jsonrpc.Elements(at.In(result), func(item []byte) bool {
-		kind, ok := jsonrpc.Member(item, "type")
-		text := kind.In(item)
-		typed = ok && len(text) > 2 && text[0] == '"'
-		return typed
+		kind, has := jsonrpc.Member(item, "type")
+		ok = has && slices.Contains([]string{`"text"`, `"image"`, `"audio"`, `"resource"`, `"resource_link"`}, string(kind.In(item)))
+		items++
+		return ok
 	})
-	return err == nil && typed
+	if err != nil || !ok || items > 0 {
+		return err == nil && ok
+	}
+	_ = jsonrpc.Each(result, func(key, _ []byte) bool {
+		others = others || !slices.Contains([]string{"content", "structuredContent", "isError", "_meta"}, string(key))
+		return true
+	})
+	return !others
 }

@@ -26,8 +26,11 @@ func instructions(o ViewOptions, tools int, shown []mesh.Extension, searches boo
 		return "No extension on the tool mesh offers tools at the moment. This server sends a notification when tools are available."
 	}
 	if searches {
-		text += fmt.Sprintf(" They have %d tools: find one with %s, then call it with %s, %s or %s, as the result says.",
-			tools, toolSearch, toolCallRead, toolCall, toolCallDestructive)
+		with := fmt.Sprintf("%s, %s or %s, as the result says", toolCallRead, toolCall, toolCallDestructive)
+		if o.ReadOnly {
+			with = toolCallRead
+		}
+		text += fmt.Sprintf(" They have %d tools: find one with %s, then call it with %s.", tools, toolSearch, with)
 	}
 	text += " Extensions:"
 	for i, e := range shown {

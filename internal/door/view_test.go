@@ -131,6 +131,12 @@ func TestFilters(t *testing.T) {
 		extension("web.search", tool("web.search", "find", read...)),
 		extension("prod", tool("prod", "deploy")),
 	}
+	slashed := extension("dir", tool("dir", "a/delete"), tool("dir", "list"))
+	for pattern, want := range map[string]string{"dir/*": "", "dir/*delete": "ext_dir_list", "dir/a*": "ext_dir_list"} {
+		if got := strings.Join(namesOf(viewOf(t, ViewOptions{Exclude: []string{pattern}}, slashed)), " "); got != want {
+			t.Errorf("without %s: %q", pattern, got)
+		}
+	}
 	for _, tt := range []struct {
 		o    ViewOptions
 		want string
@@ -332,6 +338,9 @@ func TestInstructions(t *testing.T) {
 			!regexp.MustCompile(`\nand \d+ more$`).MatchString(text) || strings.Contains(text, toolSearch) != (searches == 1) {
 			t.Errorf("%d bytes: %s", len(text), text)
 		}
+	}
+	if got := viewOf(t, ViewOptions{ReadOnly: true}, many...).instructions[1]; strings.Contains(got, toolCallDestructive) {
+		t.Errorf("read-only: %s", got)
 	}
 	if got := viewOf(t, ViewOptions{Instructions: "none"}, many...).instructions; got != [2]string{} {
 		t.Errorf("none: %q", got)

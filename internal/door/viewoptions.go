@@ -95,13 +95,15 @@ func (o ViewOptions) permits(it *item) bool {
 }
 
 func (o ViewOptions) permitsName(key wire.ToolKey, registered string) bool {
-	matches := func(pattern string) bool {
-		for _, name := range [...]string{key.ID, key.String(), registered} {
-			if ok, _ := path.Match(pattern, name); ok { // check has tried the pattern
-				return true
-			}
+	matches := func(pattern string) bool { // check has tried it
+		of, glob, narrow := strings.Cut(pattern, "/")
+		ofID, _ := path.Match(of, key.ID)
+		if narrow {
+			ok, _ := path.Match(withoutSlashes(glob), withoutSlashes(key.Tool))
+			return ofID && ok
 		}
-		return false
+		ok, _ := path.Match(pattern, registered)
+		return ofID || ok
 	}
 	return (len(o.Only) == 0 || slices.ContainsFunc(o.Only, matches)) && !slices.ContainsFunc(o.Exclude, matches)
 }

@@ -194,16 +194,21 @@ func hasNull(object []byte, members ...string) (yes bool) {
 	return yes
 }
 
-// fitIcons reports whether clients accept icons: each needs a source.
+// fitIcons reports whether clients accept icons: each needs a source, and its other members the right types.
 func fitIcons(value []byte) bool {
-	var icons []struct {
-		Src *string `json:"src"`
-	}
+	var icons []json.RawMessage
 	if len(value) == 0 || value[0] != '[' || json.Unmarshal(value, &icons) != nil {
 		return false
 	}
-	for _, icon := range icons {
-		if icon.Src == nil {
+	for _, text := range icons {
+		var icon struct {
+			Src      *string  `json:"src"`
+			MimeType string   `json:"mimeType"`
+			Sizes    []string `json:"sizes"`
+			Theme    string   `json:"theme"`
+		}
+		if json.Unmarshal(text, &icon) != nil || icon.Src == nil || hasNull(text, "mimeType", "sizes", "theme") ||
+			!slices.Contains([]string{"", "light", "dark"}, icon.Theme) {
 			return false
 		}
 	}

@@ -54,6 +54,10 @@ func TestFitEntry(t *testing.T) {
 		`{"uri":"a","name":"b","annotations":{"lastModified":"2025-01-12"}}`:                                            `{"uri":"a","name":"b"}`,
 		`{"uri":"a","name":"b","annotations":{"priority":5},"icons":[{}]}`:                                              `{"uri":"a","name":"b"}`,
 		`{"uri":"a","name":"b","annotations":{"audience":["user"],"priority":1,"lastModified":"2025-01-12T15:00:58Z"}}`: `{"uri":"a","name":"b","annotations":{"audience":["user"],"priority":1,"lastModified":"2025-01-12T15:00:58Z"}}`,
+		`{"uri":"a","name":"b","icons":[{"src":"s","sizes":"48x48"}]}`:                                                  `{"uri":"a","name":"b"}`,
+		`{"uri":"a","name":"b","icons":[{"src":"s","mimeType":null}]}`:                                                  `{"uri":"a","name":"b"}`,
+		`{"uri":"a","name":"b","icons":[{"src":"s","theme":"blue"}]}`:                                                   `{"uri":"a","name":"b"}`,
+		`{"uri":"a","name":"b","icons":[{"src":"s","sizes":["48x48"],"theme":"dark"}]}`:                                 `{"uri":"a","name":"b","icons":[{"src":"s","sizes":["48x48"],"theme":"dark"}]}`,
 		`{"uri":"a","name":"b","arguments":[7]}`:                                                                        `{"uri":"a","name":"b"}`,
 		`{"uri":""}`:                                                                                                    "", `{"uri":7}`: "", `{}`: "", `7`: "",
 	} {
