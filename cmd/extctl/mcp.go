@@ -113,6 +113,10 @@ func runMCP(ctx context.Context, a *app, o mcpOptions) error {
 	if err != nil {
 		return err
 	}
+	link.upOnly = len(o.up) > 0
+	if _, err := a.nats.Resolve(); err != nil && (!link.upOnly || hasChosenMesh(a)) {
+		return err
+	}
 	if err := bridge.CheckDirs(o.up); err != nil {
 		return daemon.UsageError{Err: err}
 	}
@@ -207,6 +211,12 @@ type mcpLink struct {
 	prefix wire.Prefix
 	health *daemon.Health
 	target atomic.Pointer[daemon.Target] // of the connection
+	upOnly bool                          // the mesh is that of an extctl up, unless a flag or NATS_URL chooses another one
+}
+
+// hasChosenMesh reports whether the user has chosen a mesh, with a flag or in the environment.
+func hasChosenMesh(a *app) bool {
+	return a.nats.Server != "" || a.nats.Context != "" || a.getenv("NATS_URL") != ""
 }
 
 // newMCPLink checks the flags.
@@ -214,9 +224,6 @@ func newMCPLink(a *app, d *door.Door, logger *slog.Logger, admin string) (*mcpLi
 	prefix, err := wire.ParsePrefix(a.nats.Prefix)
 	if err != nil {
 		return nil, daemon.UsageError{Err: err}
-	}
-	if _, err := a.nats.Resolve(); err != nil {
-		return nil, err
 	}
 	health := &daemon.Health{Addr: admin, Logger: logger, WithoutNATS: true}
 	health.Metrics(d.WriteMetrics)
@@ -226,20 +233,32 @@ func newMCPLink(a *app, d *door.Door, logger *slog.Logger, admin string) (*mcpLi
 // retryEvery is the time between two attempts to reach a mesh.
 const retryEvery = 500 * time.Millisecond
 
+// maxRetry is the same while the server refuses the credentials, which it logs.
+const maxRetry = 10 * time.Second
+
 // run connects to the mesh, and to another one when the first has gone and the flags lead to another address: an
-// extctl up that is restarted has another password, and may have another port.
+// extctl up that is restarted has another password, and may have another port. While it is away, the selected context of the
+// nats command, or another server at the default address, is not taken for it.
 func (l *mcpLink) run(ctx context.Context) {
-	logged := false
+	logged, wait := false, retryEvery
 	for ctx.Err() == nil {
 		target, err := l.app.nats.Resolve()
 		if err == nil {
-			err = l.connect(ctx, target)
+			l.upOnly = l.upOnly || target.IsUp()
+			if l.upOnly && !target.IsUp() && !hasChosenMesh(l.app) {
+				err = errors.New("no extctl up is running")
+			} else {
+				err = l.connect(ctx, target)
+			}
+		}
+		if wait = min(2*wait, maxRetry); !isAuth(err) {
+			wait = retryEvery
 		}
 		if err != nil && ctx.Err() == nil && !logged {
 			l.logger.Warn("the mesh is not reachable; trying again until it is", "error", err)
 		}
 		logged = err != nil
-		pause.For(ctx, retryEvery)
+		pause.For(ctx, wait)
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/bridge"
+	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/gate"
 	"github.com/extmesh/extmesh/internal/localmesh"
@@ -156,6 +157,7 @@ func planMesh(a *app, o upOptions) (*localMesh, error) {
 		o.joinsUp = err == nil && (target.IsUp() || slices.Contains(target.Users(), storelock.User))
 	}
 	m := &localMesh{app: a, logger: logger, joins: o.join, watch: o.watch}
+	m.settings = func() (config.Config, error) { return upSettings(o, slog.New(slog.DiscardHandler)) }
 	if prefix != wire.DefaultPrefix {
 		m.flags += " --prefix " + string(prefix)
 	}
@@ -238,16 +240,17 @@ func splitListen(s string) (host string, port int, err error) {
 // localMesh is the mesh of one extctl up, or the part of a mesh that it joins.
 type localMesh struct {
 	*app
-	joins   bool // NATS and the registry run elsewhere
-	watch   bool // restart an extension when its files change
-	started time.Time
-	url     string
-	data    string
-	urlFlag string // the flags with which extctl url prints this mesh's URL; may be empty
-	flags   string // that extctl in another terminal needs to connect to this mesh
-	bridge  bridge.Config
-	mcp     *upMCP // may be nil
-	logger  *slog.Logger
+	joins    bool // NATS and the registry run elsewhere
+	watch    bool // restart an extension when its files change
+	started  time.Time
+	url      string
+	data     string
+	urlFlag  string // the flags with which extctl url prints this mesh's URL; may be empty
+	flags    string // that extctl in another terminal needs to connect to this mesh
+	bridge   bridge.Config
+	settings func() (config.Config, error) // of the bridge, as they are now
+	mcp      *upMCP                        // may be nil
+	logger   *slog.Logger
 }
 
 // run runs the mesh on target until ctx ends.
@@ -268,7 +271,7 @@ func (m *localMesh) run(ctx context.Context, target daemon.Target) error {
 		parts = append(parts, m.watchSources(ctx))
 	}
 	if m.mcp != nil {
-		parts = append(parts, func(ctx context.Context, _ *nats.Conn) error { return m.mcp.run(ctx, target, m.joins) })
+		parts = append(parts, func(ctx context.Context, _ *nats.Conn) error { return m.mcp.run(ctx, target) })
 	}
 	return localmesh.Run(ctx, target, localmesh.Config{Bridge: m.bridge, Joins: m.joins, Logger: m.logger}, parts...)
 }

@@ -125,18 +125,19 @@ func (u *upMCP) close() {
 }
 
 // run serves MCP clients until ctx ends.
-func (u *upMCP) run(ctx context.Context, target daemon.Target, joins bool) error {
+func (u *upMCP) run(ctx context.Context, target daemon.Target) error {
 	var background sync.WaitGroup
 	defer background.Wait()
 	whole, cancel := context.WithCancel(context.WithoutCancel(ctx)) // the calls in flight complete after ctx has ended
 	defer cancel()
 	background.Go(func() { _ = u.link.door.Run(whole) }) // ends with whole
 	background.Go(func() {                               // ends with whole
-		for again := true; again && whole.Err() == nil; again = joins { // a mesh may end before this process, and come back
-			if err := u.link.connect(whole, target); err != nil && ctx.Err() == nil && !joins {
+		for logged := false; whole.Err() == nil; pause.For(whole, retryEvery) { // a mesh may end before this process, and come back
+			err := u.link.connect(whole, target)
+			if err != nil && ctx.Err() == nil && !logged {
 				u.link.logger.Error("the MCP server cannot reach the mesh", "error", err)
 			}
-			pause.For(whole, retryEvery)
+			logged = err != nil
 		}
 	})
 	if err := u.link.door.ServeHTTP(ctx, u.listener, u.http); err != nil && ctx.Err() == nil {
@@ -148,9 +149,14 @@ func (u *upMCP) run(ctx context.Context, target daemon.Target, joins bool) error
 // watchSources looks at the files of the extensions, before one starts, and returns the part that restarts those whose files
 // change.
 func (m *localMesh) watchSources(ctx context.Context) localmesh.Part {
-	local := bridge.NewLocal(m.bridge)
 	w := sourcewatch.New(ctx, sourcewatch.Config{
-		Scan:   func(ctx context.Context) []discovery.Candidate { return local.Scan(ctx).Candidates },
+		Scan: func(ctx context.Context) []discovery.Candidate {
+			c := m.bridge
+			if now, err := m.settings(); err == nil { // what is linked, enabled or disabled later counts, too
+				c.Settings = now
+			}
+			return bridge.NewLocal(c).Scan(ctx).Candidates
+		},
 		Ignore: m.bridge.Settings.IgnoreDirs, Note: m.note,
 	})
 	return func(ctx context.Context, nc *nats.Conn) error {

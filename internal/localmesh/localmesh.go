@@ -101,7 +101,9 @@ func (m *programs) run(ctx context.Context, parts []Part) error {
 	}
 	<-bridgeCtx.Done()
 	extensions.Wait()
-	m.awaitDeregistered(context.WithoutCancel(ctx))
+	if (bridgeErr == nil || ctx.Err() != nil && errors.Is(bridgeErr, ctx.Err())) && m.nc.IsConnected() { // otherwise it has registered nothing, or nothing can be read
+		m.awaitDeregistered(context.WithoutCancel(ctx))
+	}
 	stopRegistry(nil)
 	others.Wait()
 	if ctx.Err() != nil && errors.Is(bridgeErr, ctx.Err()) {

@@ -3,13 +3,17 @@ package natsd
 import (
 	"fmt"
 	"log/slog"
+	"strings"
+
+	"golang.org/x/time/rate"
 )
 
 // serverLog is the server's logger: warnings and errors go to slog, notices (the banner, the listen addresses) to the
 // debug level. A fatal error, after which the server stops itself, is also sent to fatal for start to return.
 type serverLog struct {
-	logger *slog.Logger
-	fatal  chan error
+	logger  *slog.Logger
+	fatal   chan error
+	refused rate.Sometimes // clients with wrong credentials, which may try again and again
 }
 
 func (l *serverLog) log(f func(*slog.Logger, string), format string, v []any) {
@@ -27,6 +31,10 @@ func (l *serverLog) Warnf(format string, v ...any) {
 }
 
 func (l *serverLog) Errorf(format string, v ...any) {
+	if strings.Contains(fmt.Sprintf(format, v...), "authentication error") {
+		l.refused.Do(func() { l.log(func(s *slog.Logger, m string) { s.Error("nats: " + m) }, format, v) })
+		return
+	}
 	l.log(func(s *slog.Logger, m string) { s.Error("nats: " + m) }, format, v)
 }
 

@@ -27,6 +27,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"golang.org/x/time/rate"
 
 	"github.com/extmesh/extmesh/internal/natsd/storelock"
 )
@@ -131,7 +132,7 @@ func start(opts *server.Options, logger *slog.Logger) (*server.Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("embedded NATS: %w", err)
 	}
-	log := &serverLog{logger: logger, fatal: make(chan error, 1)}
+	log := &serverLog{logger: logger, fatal: make(chan error, 1), refused: rate.Sometimes{Interval: time.Minute}}
 	srv.SetLoggerV2(log, false, false, false)
 	srv.Start()
 	if err := awaitReady(srv, log.fatal); err != nil {

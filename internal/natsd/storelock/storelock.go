@@ -98,6 +98,7 @@ func Acquire(dir string) (*Lock, error) {
 			return nil, fmt.Errorf("locking %s: %w", l.file.Path(), err)
 		}
 		if ok {
+			_ = os.Remove(filepath.Join(dir, noteFile)) // of a holder that was killed: it is not this one's
 			return l, nil
 		}
 		time.Sleep(20 * time.Millisecond)

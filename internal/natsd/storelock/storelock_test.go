@@ -79,4 +79,12 @@ func TestRunningIgnoresNoteOfCrashedServer(t *testing.T) {
 	if i, ok := Running(dir); ok {
 		t.Errorf("Running = %+v without a lock", i)
 	}
+	l, err := Acquire(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Release() })
+	if i, ok := Running(dir); ok {
+		t.Errorf("while the next server starts: Running = %+v", i)
+	}
 }
