@@ -172,7 +172,7 @@ func (v *inventory) sendFull(now time.Time) {
 	}
 	v.mu.Unlock()
 	c := v.contents()
-	instances := append(v.entries(refs), c.services...)
+	instances := slices.Concat(c.services, v.entries(refs)) // members come after their parent
 	v.sendAll(now, fullInventory(v.head, c.host, instances, c.skills, v.limit()))
 }
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // The limits of what announcements and handshakes make a replica keep.
@@ -165,9 +167,9 @@ func (x *extension) serves(subject string) bool {
 	return false
 }
 
-// checkParent ensures that the bridge of a member has also announced its parent.
-func (f *core) checkParent(a *announced) error {
-	parent := f.exts[a.Parent]
+// checkParent ensures that the bridge of a member has also announced its parent, or lists its manifest: that of a service on NATS.
+func (na *natives) checkParent(a *announced) error {
+	parent := na.exts[a.Parent]
 	if a.Parent == "" || parent == nil || len(parent.announcements) == 0 {
 		return nil
 	}
@@ -175,6 +177,9 @@ func (f *core) checkParent(a *announced) error {
 		if p.Bridge == a.Bridge {
 			return nil
 		}
+	}
+	if b := na.bridges.byName[a.from]; b != nil && b.inventory.Lists(wire.InstanceRef{ID: a.Parent}) {
+		return nil
 	}
 	return fmt.Errorf("parent %s has not been announced by bridge %q", a.Parent, a.Bridge)
 }

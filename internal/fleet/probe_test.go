@@ -174,6 +174,24 @@ func TestAnnouncementSoonAfterHandshake(t *testing.T) {
 	}
 }
 
+// TestMembersOfService: the directory of a service on NATS has MCP servers, which a bridge runs. The service announces itself.
+func TestMembersOfService(t *testing.T) {
+	f := testFleet(t)
+	f.announce(wire.Announce{ID: "x", Version: "1.0.0", Instance: "own"})
+	f.send("heartbeat", "x", `{"id":"x","instance":"own"}`)
+	member := entry("x.files", "m", heartbeat.Ready)
+	member.Parent = "x"
+	f.send("host", "b", string(encode(t, message(wire.InventoryFull, 1, member))))
+	if f.exts["x.files"] != nil {
+		t.Error("a member whose parent the bridge does not list is admitted")
+	}
+	service := wire.InventoryInstance{Announce: wire.Announce{ID: "x", Version: "1.0.0", Transport: "nats"}}
+	f.send("host", "b", string(encode(t, message(wire.InventoryFull, 2, service, member))))
+	if x := f.exts["x.files"]; x == nil || x.announcements["m"] == nil {
+		t.Errorf("the member is not admitted; refused: %v", f.refused)
+	}
+}
+
 // TestForgetAtAStandby: an operator removes an instance of a bridge that is gone. A standby does not ping bridges.
 func TestForgetAtAStandby(t *testing.T) {
 	for state, forgotten := range map[heartbeat.State]bool{heartbeat.Lost: true, heartbeat.Ready: false} {
