@@ -76,7 +76,7 @@ def call(request):
 
 
 def main():
-    with ThreadPoolExecutor() as pool:  # leaving the block waits for running calls
+    with ThreadPoolExecutor(256) as pool:  # as many calls as a bridge sends; leaving the block waits for those that run
         for line in sys.stdin.buffer:
             try:
                 message = json.loads(line)

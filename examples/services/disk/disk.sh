@@ -31,6 +31,9 @@ if [[ ! $url =~ ^(nats://)?(([^:@/\"\\]*):([^@/\"\\]*)@)?([^:/@,]+)(:([0-9]+))?/
 fi
 user=${BASH_REMATCH[3]} password=${BASH_REMATCH[4]} host=${BASH_REMATCH[5]} port=${BASH_REMATCH[7]:-4222}
 
+# take reads a number of bytes and no more: head of other systems reads ahead.
+if head --version >/dev/null 2>&1; then take() { head -c "$1"; }; else take() { dd bs=1 count="$1" 2>/dev/null; }; fi
+
 send() { printf '%s\r\n' "$@" >&3; }
 publish() { # subject text
 	printf 'PUB %s %d\r\n%s\r\n' "$1" "${#2}" "$2" >&3
@@ -85,6 +88,10 @@ envelope() {
 
 answer() { # takes the request, prints the response
 	local envelope id method path percent
+	if [ ${#1} -gt 16384 ]; then # sed would need seconds, or much longer
+		error null -32006 "a request may have 16 KiB here"
+		return
+	fi
 	envelope=$(envelope "$1")
 	id=${envelope% *} method=${envelope##* }
 	case $id,$method in
@@ -145,7 +152,7 @@ connection() {
 		case $line in
 		MSG\ *) # subject, subscription id, reply subject if any, length
 			read -ra words <<<"$line"
-			body=`head -c "${words[-1]}" <&3; echo .` # the dot protects newlines at the end
+			body=`take "${words[-1]}" <&3; echo .` # the dot protects newlines at the end
 			read -r -u 3 _
 			case ${words[2]},${#words[@]},${words[3]} in
 			2,*) announce ;;

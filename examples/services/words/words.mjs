@@ -96,6 +96,7 @@ async function handleRequest(err, m) {
     const { timeout, callID } = limits(m.headers);
     if (running.size >= maxInflight)
       throw ours(-32005, `${maxInflight} calls are already running`, { kind: "overloaded", ran: "no", limit: maxInflight, retry_after_ms: 50 });
+    if (callID && running.has(callID)) throw ours(-32600, "a call with this Ext-Call-Id is running", { kind: "invalid_request", ran: "no" });
     const aborter = new AbortController();
     if (callID) key = callID;
     running.set(key, aborter);
@@ -222,7 +223,11 @@ async function stop() {
   state = "draining";
   heartbeat();
   await Promise.all(serving.map((s) => s.drain()));
+  const late = setTimeout(() => {
+    for (const aborter of running.values()) abort(aborter, -32000, "extension_exited");
+  }, 30_000); // longer than that nobody waits for a service that stops
   while (running.size > 0) await new Promise((resolve) => setTimeout(resolve, 5));
+  clearTimeout(late);
   publish("shutdown", { id, instance, reason: "shutdown" });
   await nc.flush();
   await nc.close();

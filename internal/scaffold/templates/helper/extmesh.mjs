@@ -117,6 +117,7 @@ async function* lines(stream) {
 async function serveStdio(respond) {
   const write = process.stdout.write.bind(process.stdout);
   process.stdout.write = process.stderr.write.bind(process.stderr); // what a tool prints is not a response
+  const running = new Set();
   for await (const line of lines(process.stdin)) {
     let message;
     try {
@@ -125,9 +126,12 @@ async function serveStdio(respond) {
       continue; // the empty line before the end of stdin, or not JSON
     }
     if (message?.method === "shutdown") break;
-    respond(message).then((response) => response && write(response + "\n")); // calls run concurrently
+    const call = respond(message).then((response) => response && write(response + "\n")); // calls run concurrently
+    running.add(call);
+    call.finally(() => running.delete(call));
   }
-  process.stdin.destroy(); // running calls finish, then the process ends
+  await Promise.all(running); // timers and connections of tools do not keep the process
+  write("", () => process.exit());
 }
 
 function serveHTTP(respond, port) {

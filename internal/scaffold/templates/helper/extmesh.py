@@ -161,7 +161,7 @@ def serve_stdio(respond):
                 out.write(line + "\n")
                 out.flush()
 
-    with ThreadPoolExecutor() as pool:  # leaving the block waits for running calls
+    with ThreadPoolExecutor(256) as pool:  # as many calls as a bridge sends; leaving the block waits for those that run
         for line in requests:
             try:
                 message = json.loads(line)
@@ -177,6 +177,7 @@ def serve_http(respond, port):
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # the headers and the body are written separately
 
         def do_GET(self):
             self.reply(405, b"")
@@ -202,6 +203,7 @@ def serve_http(respond, port):
         def log_message(self, *_):
             pass
 
+    ThreadingHTTPServer.request_queue_size = 256  # a bridge opens a connection for each call under way
     with ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
         print(f"listening on http://127.0.0.1:{server.server_port}/", file=sys.stderr, flush=True)
         server.serve_forever()
