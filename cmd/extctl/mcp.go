@@ -113,8 +113,14 @@ func runMCP(ctx context.Context, a *app, o mcpOptions) error {
 	if err != nil {
 		return err
 	}
-	link.upOnly = len(o.up) > 0
-	if _, err := a.nats.Resolve(); err != nil && (!link.upOnly || hasChosenMesh(a)) {
+	flags := a.nats
+	if link.upOnly = len(o.up) > 0; link.upOnly && !hasChosenMesh(a) {
+		if flags.Creds != "" || flags.NKey != "" {
+			return usage("--up starts a mesh that needs no --creds or --nkey")
+		}
+		flags.Server = nats.DefaultURL // the selected context is not used, so that it may be broken
+	}
+	if _, err := flags.Resolve(); err != nil {
 		return err
 	}
 	if err := bridge.CheckDirs(o.up); err != nil {

@@ -588,11 +588,13 @@ done
 			}
 		}
 	}
-	h.write(file, `{"mcpServers": {"memory": {"command": "./mcp.sh", "args": [1]}, "changes": {"command": "./mcp.sh", "args": "4"}}}`, 0o644)
-	keeps("a mistake in one server", "clients.memory", "clients.changes", "clients.git-hub")
+	h.write(file, `{"mcpServers": {"memory": {"command": "./mcp.sh", "args": [1]}, "changes": {"command": "./mcp.sh", "args": "4"}, "Git Hub": {"command": "a b"}}}`, 0o644)
+	keeps("mistakes in two servers", "clients.memory", "clients.changes", "clients.git-hub")
+	h.write(file, `{"mcpServers": {"memory": {"command": "./mcp.sh", "args": [1]}, "Git Hub": {"command": "a b"}, "old": {"type": "sse", "url": "https://example.com"}}}`, 0o644)
+	keeps("one is removed while others have mistakes", "clients.memory", "clients.git-hub")
 	own := filepath.Join(h.dir, "ext", "clients", "plugin.toml")
 	h.write(own, "[plugin]\nid = \"clients\"\n", 0o644)
-	keeps("an incomplete plugin.toml", "clients.memory", "clients.changes", "clients.git-hub")
+	keeps("an incomplete plugin.toml", "clients.memory", "clients.git-hub")
 	if err := os.Remove(own); err != nil {
 		t.Fatal(err)
 	}
@@ -600,6 +602,8 @@ done
 	// Servers that are removed or switched off stop, the last one, too.
 	h.write(file, `{"mcpServers": {"memory": {"command": "./mcp.sh", "args": [1]}}}`, 0o644)
 	keeps("one is left", "clients.memory")
+	h.write(file, `{"mcpServers": {"memory": {"command": "a b"}}}`, 0o644)
+	keeps("a mistake in the only server", "clients.memory")
 	h.write(file, `{"mcpServers": {"memory": {"command": "./mcp.sh", "args": [1], "disabled": true}}}`, 0o644)
 	keeps("the last one is switched off")
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/wire"
@@ -51,13 +52,25 @@ func (pl *planner) carryOver(p *plan, old plan) {
 func (p *plan) broken(path string, a wire.Announce) string {
 	_, err := os.Lstat(path)
 	switch {
-	case p.empty[filepath.Dir(path)] && !p.torn[filepath.Dir(path)]: // its servers were removed or are switched off
+	case a.Parent != "" && p.leftOut[filepath.Join(filepath.Dir(path), strings.TrimPrefix(a.ID, a.Parent+"."))]:
+		return "its entry in the file " + manifest.SidecarName + " is broken"
+	case p.empty[filepath.Dir(path)] && (a.Parent != "" || !p.keepsMember(path)): // its servers were removed or are switched off
 	case isBroken(p.problems, path, a.ID):
 		return "the manifest is broken"
-	case err == nil && a.Parent != "" && p.torn[filepath.Dir(path)]:
-		return "the file " + manifest.SidecarName + " is broken"
+	case err == nil && a.Parent != "" && filepath.Base(path) == manifest.FileName && p.torn[filepath.Dir(path)]:
+		return "the file " + manifest.SidecarName + " next to the manifest is broken"
 	}
 	return ""
+}
+
+// keepsMember reports whether a server of the sidecar at path has faults, so that it is kept as it was.
+func (p *plan) keepsMember(path string) bool {
+	for name := range p.leftOut {
+		if filepath.Dir(name) == filepath.Dir(path) {
+			return true
+		}
+	}
+	return false
 }
 
 // unread returns why the search may not have found the manifest at path although it exists; "" if it was removed.
@@ -72,11 +85,12 @@ func (p *plan) unread(path string) string {
 	return ""
 }
 
-// isBroken reports whether the manifest at path has a problem other than an unmet requirement, as a whole or for id. A directory
-// has one manifest: a plugin.toml that is added to an .mcp.json takes its place.
+// isBroken reports whether the manifest at path has a problem other than an unmet requirement, as a whole or for id. A plugin.toml
+// that is added to an .mcp.json takes its place.
 func isBroken(problems []wire.HostProblem, path, id string) bool {
+	instead := filepath.Join(filepath.Dir(path), manifest.FileName)
 	return slices.ContainsFunc(problems, func(p wire.HostProblem) bool {
-		return filepath.Dir(p.Path) == filepath.Dir(path) && p.Kind != "gated" && (p.ID == "" || p.ID == id)
+		return (p.Path == path || filepath.Base(path) == manifest.SidecarName && p.Path == instead) && p.Kind != "gated" && (p.ID == "" || p.ID == id)
 	})
 }
 

@@ -45,6 +45,11 @@ func (r *run) startHealthCheck(ctx context.Context) (stop func()) {
 // expensive: some servers request each page from a service on the Internet.
 func (r *run) relistSeldom(ctx context.Context) {
 	for pause.For(ctx, relistBusy*pingEvery) {
+		for r.f.inflight.Load() > 0 { // a child that handles one call at a time would not answer
+			if !pause.For(ctx, pingEvery) {
+				return
+			}
+		}
 		r.f.relist.send()
 	}
 }

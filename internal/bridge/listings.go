@@ -67,6 +67,14 @@ func readListings(ctx context.Context, c rpc.Caller, w *workload, hs *handshake,
 			continue
 		}
 		l, problems, err := kind.read(listCtx, c)
+		if cut, ok := errors.AsType[*cutError](err); ok { // what was read counts, unless more of it was known
+			if hs.incomplete = hs.incomplete || limit == firstListTimeout; before[kind.method] != nil && before[kind.method].Count > cut.read.Count {
+				l, problems = before[kind.method], nil
+			} else {
+				l = cut.read
+			}
+			err = nil
+		}
 		switch {
 		case errors.Is(err, rpc.CodeMethodNotFound) && isOwnError(err): // many servers have no templates
 			continue
@@ -94,7 +102,7 @@ func (k listingKind) read(ctx context.Context, c rpc.Caller) (*listing, []wire.D
 		result, err := c.Call(ctx, k.method, params)
 		if errors.Is(err, rpc.CodeTimeout) && b.count > 0 { // it has many pages, or slow ones
 			b.problem("reading %s stopped at page %d, because the pages take too long; %d entries are used", k.method, page, b.count)
-			break
+			return nil, b.problems, &cutError{b.listing()}
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", k.method, err)
@@ -117,8 +125,17 @@ func (k listingKind) read(ctx context.Context, c rpc.Caller) (*listing, []wire.D
 		}
 		params = append(append(json.RawMessage(`{"cursor":`), next...), '}')
 	}
+	return b.listing(), b.problems, nil
+}
+
+// cutError is returned if the time was over before the last page of a list.
+type cutError struct{ read *listing }
+
+func (*cutError) Error() string { return "the pages take too long" }
+
+func (b *listingBuilder) listing() *listing {
 	answer := append(b.text, "]}"...)
-	return &listing{bytes.Clone(answer), wire.Listing{Count: b.count, Digest: wire.ListDigest(answer)}}, b.problems, nil
+	return &listing{bytes.Clone(answer), wire.Listing{Count: b.count, Digest: wire.ListDigest(answer)}}
 }
 
 // listingBuilder collects the entries of a list.

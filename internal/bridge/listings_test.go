@@ -177,8 +177,18 @@ func TestSlowPages(t *testing.T) {
 		l := &lister{capabilities: `{"resources":{"listChanged":true}}`, answers: map[string][]string{
 			"resources/list": {`{"resources":[{"uri":"a"}],"nextCursor":"2"}`, "hang"}, "tools/list": {`{"tools":[]}`}}}
 		hs := l.handshake(t)
-		if hs.incomplete || hs.listings["resources/list"] == nil || len(hs.problems) == 0 || !strings.Contains(hs.problems[0].Message, "take too long; 1 entries") {
+		if !hs.incomplete || hs.listings["resources/list"] == nil || len(hs.problems) == 0 || !strings.Contains(hs.problems[0].Message, "take too long; 1 entries") {
 			t.Errorf("%+v", hs)
+		}
+		l.answers["resources/list"] = []string{`{"resources":[{"uri":"a"}],"nextCursor":"2"}`, `{"resources":[{"uri":"b"}]}`}
+		l.answers["resources/templates/list"] = []string{`{"resourceTemplates":[]}`}
+		whole, err := readTools(t.Context(), l, hs, &workload{announce: wire.Announce{Parent: "p"}}, false)
+		if err != nil || whole.incomplete || whole.listings["resources/list"].Count != 2 {
+			t.Fatalf("%+v, %v", whole, err)
+		}
+		l.answers["resources/list"] = []string{`{"resources":[{"uri":"a"}],"nextCursor":"2"}`, "hang"}
+		if again, err := readTools(t.Context(), l, whole, &workload{announce: wire.Announce{Parent: "p"}}, false); err != nil || again.listings["resources/list"].Count != 2 {
+			t.Errorf("a stall replaces the complete list: %+v, %v", again, err)
 		}
 		if !hs.announcesChanges() || (&handshake{dialect: manifest.MCP, raw: json.RawMessage(`{"capabilities":{"tools":{},"prompts":{"listChanged":true}}}`)}).announcesChanges() {
 			t.Error("whether it announces changes")

@@ -35,6 +35,7 @@ type plan struct {
 	incomplete bool            // the search was cut short, so a missing manifest may still exist
 	torn       map[string]bool // directories with a sidecar that cannot be read or parsed
 	empty      map[string]bool // directories with a sidecar of which no server is used
+	leftOut    map[string]bool // servers in a sidecar that have faults: the directory and the member's name
 	logged     map[string]bool // the findings that are in the log
 }
 
@@ -118,13 +119,16 @@ const lastRelease = "0.1.0"
 // makePlan reads everything that determines what to run. A faulty file becomes a diagnostic and does not affect the others.
 func (pl *planner) makePlan(ctx context.Context) plan {
 	report := pl.scan(ctx)
-	p := plan{incomplete: report.Incomplete, torn: map[string]bool{}, empty: map[string]bool{}, logged: map[string]bool{}}
+	p := plan{incomplete: report.Incomplete, torn: map[string]bool{}, empty: map[string]bool{}, leftOut: map[string]bool{}, logged: map[string]bool{}}
 	for _, d := range report.Diagnostics {
 		pl.addDiagnostic(&p, d)
 		if manifest.IsWithoutServers(d) {
 			p.empty[filepath.Dir(d.Path)] = true
 		}
-		if (d.Level == manifest.Warn && d.Key == "" || manifest.IsLeftOut(d)) && filepath.Base(d.Path) == manifest.SidecarName {
+		if member, ok := manifest.LeftOut(d); ok {
+			p.leftOut[filepath.Join(filepath.Dir(d.Path), member)] = true
+		}
+		if d.Level == manifest.Warn && d.Key == "" && filepath.Base(d.Path) == manifest.SidecarName {
 			p.torn[filepath.Dir(d.Path)] = true
 		}
 	}

@@ -35,7 +35,8 @@ type subscriptions struct {
 type lease struct {
 	until    time.Time
 	accepted bool
-	pending  int // requests of callers that the server has not answered
+	pending  int  // requests of callers that the server has not answered
+	mayHave  bool // one of those that have failed may have reached the server
 }
 
 // The outcomes of renew.
@@ -85,13 +86,13 @@ func (s *subscriptions) answered(uri string, accepted, mayRun bool) {
 		return
 	}
 	l.pending = max(0, l.pending-1)
-	l.accepted = l.accepted || accepted
+	l.accepted, l.mayHave = l.accepted || accepted, l.mayHave || mayRun
 	s.leases[uri] = l
 	if l.accepted || l.pending > 0 {
 		return
 	}
 	delete(s.leases, uri)
-	if mayRun && s.to != nil {
+	if l.mayHave && s.to != nil {
 		s.unsubscribe(uri)
 	}
 }

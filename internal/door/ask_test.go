@@ -204,7 +204,7 @@ func TestResources(t *testing.T) {
 		"file:///a/b":         {"one", "file:///a/b"},
 		"file:///a/other":     {"one", "file:///a/other"}, // of the template
 		"mesh://nodes":        {"two", "mesh://nodes"},
-		"mesh://one/x":        {"two", "mesh://one/x"},
+		"mesh://one/x":        {"one", "x"},
 		"file:///a/deep/er/x": {"two", "file:///a/deep/er/x"},
 		"mesh://two/" + url.PathEscape("file:///a/b"):      {"two", "file:///a/b"},
 		"mesh://one/" + url.PathEscape("other://not-here"): {"one", "other://not-here"},

@@ -192,17 +192,20 @@ type reader struct {
 // owner finds the extension that has a resource, and the URI that the extension knows. Which extension that is depends on
 // the view only.
 func (v *view) owner(o ViewOptions, uri string) (id, own string, ok bool) {
-	if e := v.lists[resources].byKey[uri]; e != nil { // its own URI may begin with the scheme, too
+	e, named, isNamed := v.lists[resources].byKey[uri], "", false
+	named, isNamed = strings.CutPrefix(uri, uriScheme)
+	id, escaped, _ := strings.Cut(named, "/")
+	has := slices.ContainsFunc(v.readers, func(r reader) bool { return r.id == id })
+	if e != nil && (!isNamed || !has || e.key.ID == id) { // the own URI of a resource may begin with the scheme, too
 		return e.key.ID, e.key.Tool, e.skill == nil
 	}
-	if named, found := strings.CutPrefix(uri, uriScheme); found {
-		id, escaped, _ := strings.Cut(named, "/")
+	if isNamed {
 		own, err := url.PathUnescape(escaped)
-		has := slices.ContainsFunc(v.readers, func(r reader) bool { return r.id == id })
 		listed := v.lists[resources].byKey[own]
 		named := listed != nil && listed.key.ID == id
 		return id, own, err == nil && own != "" && has && (named && o.permitsEntry(resources, id, own) || o.permitsUnlisted(id, own))
 	}
+	id = ""
 	longest := -1
 	for _, r := range v.readers { // in the order of their ids
 		for _, e := range r.templates {

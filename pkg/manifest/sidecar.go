@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/extmesh/extmesh/internal/document"
@@ -133,12 +134,22 @@ const (
 	noServer = "has no server that can be used; want at least one"
 )
 
-// IsWithoutServers reports whether a diagnostic is about an .mcp.json that has no server to use. Without another one that
-// IsLeftOut, its servers were removed or are switched off.
+// IsWithoutServers reports whether a diagnostic is about an .mcp.json that has no server to use: they were removed, are switched off,
+// or have faults.
 func IsWithoutServers(d Diagnostic) bool { return d.Level == Error && d.Message == noServer }
 
-// IsLeftOut reports whether a diagnostic is about a server that an .mcp.json has, and that is not used because of its faults.
-func IsLeftOut(d Diagnostic) bool { return d.Level == document.Warn && d.Message == leftOut }
+// LeftOut returns the name, as a member, of a server that an .mcp.json has, and that is not used because of its faults; ok is false for
+// other diagnostics.
+func LeftOut(d Diagnostic) (member string, ok bool) {
+	if d.Level != document.Warn || d.Message != leftOut {
+		return "", false
+	}
+	_, name, _ := strings.Cut(d.Key, ".")
+	if written, err := strconv.Unquote(name); err == nil {
+		name = legalID(written, maxServerName)
+	}
+	return name, true
+}
 
 // isMesh reports whether the server is extctl mcp, as `extctl mcp install` writes it.
 func (s MCPServer) isMesh() bool {
