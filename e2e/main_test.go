@@ -54,7 +54,14 @@ func TestMain(m *testing.M) {
 		flag.Set("test.parallel", strconv.Itoa(max(8, runtime.GOMAXPROCS(0))))
 	}
 	os.Setenv("FAULT_TOKEN", hostSecret) // for the manifests of newSharedMesh, whose tests are parallel
+	state, err := os.MkdirTemp("", "state")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Setenv("XDG_STATE_HOME", state) // of bridges without --state-dir
 	code := m.Run()
+	os.RemoveAll(state)
 	if dir := builtIn.Load(); dir != nil {
 		os.RemoveAll(*dir)
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"reflect"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -344,8 +345,11 @@ func TestReloadIsShown(t *testing.T) {
 	b.putExtension(t, "x", "b1")
 	b.putHost(t, wire.Host{Bridge: "b1"})
 	var shown atomic.Bool
+	var put sync.WaitGroup
 	if err := b.answer(wire.Prefix(wire.DefaultPrefix).Control("b1"), func(string, json.RawMessage) (string, *rpc.Error) {
+		put.Add(1)
 		time.AfterFunc(300*time.Millisecond, func() {
+			defer put.Done()
 			shown.Store(true)
 			if _, err := b.kv.PutString(context.Background(), "state.x", `{"state":"spawning","instances":[{"instance":"new","bridge":"b1","state":"spawning"}]}`); err != nil {
 				t.Error(err)
@@ -355,9 +359,11 @@ func TestReloadIsShown(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if code, stdout, stderr := extctl(t.Context(), b.url, "reload"); code != exitOK || !shown.Load() {
-		t.Errorf("exit code %d, shown: %v, %s%s", code, shown.Load(), stdout, stderr)
+	code, stdout, stderr := extctl(t.Context(), b.url, "reload")
+	if isShown := shown.Load(); code != exitOK || !isShown {
+		t.Errorf("exit code %d, shown: %v, %s%s", code, isShown, stdout, stderr)
 	}
+	put.Wait()
 }
 
 // TestLogsWithLostBridge: the logs of one extension are shown although the only bridge of the other is gone, in either order.

@@ -54,7 +54,9 @@ func setEnabled(ctx context.Context, a *app, f hostFlags, id string, on bool) er
 	// A disabled id can be enabled without its extension; otherwise it could not be removed from the list.
 	if !on || !slices.Contains(h.settings().Disabled, id) {
 		if _, _, err := h.find(ctx, id); err != nil {
-			return err
+			if _, ok := h.unreadable(id); !ok || on { // one with a broken manifest may still run as it was before
+				return err
+			}
 		}
 	}
 	_, missing := os.Stat(h.path)

@@ -310,7 +310,7 @@ func TestNoCatalogHints(t *testing.T) {
 		if code := <-u.done; code != exitInterrupted {
 			t.Errorf("%s: exit code %d, %s", line, code, u.err.String())
 		}
-		code, _, stderr := extctl(t.Context(), srv.ClientURL(), append(strings.Fields(line), "--timeout", "3s")...)
+		code, _, stderr := extctl(t.Context(), srv.ClientURL(), append(strings.Fields(line), "--timeout", "10s")...)
 		if code != exitTimeout || strings.Contains(stderr, "deadline exceeded") || !strings.Contains(stderr, "within") {
 			t.Errorf("%s: exit code %d, %s", line, code, stderr)
 		}

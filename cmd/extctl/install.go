@@ -306,7 +306,7 @@ func (in *installation) target() (string, error) {
 	}
 	c := same[0] // it takes precedence over the others, which are not changed
 	version := c.Manifest.Plugin.Version
-	if c.RootIndex != 0 {
+	if c.RootIndex != 0 || slices.ContainsFunc(in.host.settings().Links, func(link string) bool { return sameDir(link, c.Root) }) {
 		return "", in.collision(c)
 	}
 	if !in.update {

@@ -20,6 +20,7 @@ import (
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/door"
+	"github.com/extmesh/extmesh/internal/natsconn"
 	"github.com/extmesh/extmesh/internal/natsd/storelock"
 	"github.com/extmesh/extmesh/internal/pause"
 	"github.com/extmesh/extmesh/internal/wire"
@@ -296,6 +297,12 @@ func (l *mcpLink) connect(ctx context.Context, target daemon.Target) error {
 			subject = strings.TrimSuffix(e.Spec.Subject, ".rpc") + ".event"
 		}
 		s, err := nc.Subscribe(subject, func(m *nats.Msg) { receive(m.Data) })
+		if err == nil && nc.FlushTimeout(time.Second) == nil { // NATS may deny it
+			if denied, ok := natsconn.DeniedSubscription(nc.LastError()); ok && denied == subject {
+				_ = s.Unsubscribe()
+				return nil, nc.LastError()
+			}
+		}
 		return func() { _ = s.Unsubscribe() }, err // an error means that the connection is closed
 	})
 	for ctx.Err() == nil && !l.isElsewhere(nc, target) {

@@ -32,6 +32,7 @@ func TestMain(m *testing.M) {
 	for _, limit := range []*time.Duration{&completeTimeout, &exitsTimeout, &registryProbe, &resolveTimeout} {
 		*limit = time.Minute // after it a command does without an answer, which a busy machine delays
 	}
+	followTimeout = 20 * time.Second
 	testscript.Main(m, map[string]func(){"extctl": main})
 }
 

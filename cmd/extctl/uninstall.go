@@ -2,11 +2,11 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -14,6 +14,7 @@ import (
 	"github.com/extmesh/extmesh/internal/copytree"
 	"github.com/extmesh/extmesh/internal/discovery"
 	"github.com/extmesh/extmesh/internal/terminal"
+	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
 // uninstallJSON is the output of uninstall.
@@ -98,7 +99,7 @@ func (u removal) String() string {
 func (h localHost) planRemoval(ctx context.Context, id string) (removal, error) {
 	c, others, err := h.find(ctx, id)
 	if err != nil {
-		if u, ok := h.danglingLink(id); ok && exitCode(err) == exitNotFound {
+		if u, ok := h.unreadable(id); ok && exitCode(err) == exitNotFound {
 			return u, nil
 		}
 		return removal{}, err
@@ -108,12 +109,15 @@ func (h localHost) planRemoval(ctx context.Context, id string) (removal, error) 
 		u.out.Next = others[0].Path
 	}
 	paths := h.settings().SearchPaths
+	for _, link := range h.settings().Links { // a search path may contain its target
+		if sameDir(link, c.Root) {
+			u.link = link
+			return u, nil
+		}
+	}
 	if c.RootIndex >= len(paths) {
 		u.link = h.settings().Links[c.RootIndex-len(paths)]
-		if !sameDir(u.link, c.Root) {
-			return u, usage("%s is a subdirectory of the link %s; remove it by hand, or remove the link from extensions.links", c.Root, u.link)
-		}
-		return u, nil
+		return u, usage("%s is a subdirectory of the link %s; remove it by hand, or remove the link from extensions.links", c.Root, u.link)
 	}
 	if h.settings().FollowLinks { // otherwise the directory was found by itself, whatever leads to it
 		if u.symlink = linkTo(paths[c.RootIndex], c); u.symlink != "" {
@@ -130,13 +134,21 @@ func (h localHost) planRemoval(ctx context.Context, id string) (removal, error) 
 	return u, nil
 }
 
-// danglingLink finds a link named id that discovery does not follow, or that leads to nothing.
-func (h localHost) danglingLink(id string) (removal, bool) {
+// unreadable finds what is named id and has no manifest that can be used: a link that discovery does not follow or that leads to
+// nothing, or a directory with a manifest that is broken.
+func (h localHost) unreadable(id string) (removal, bool) {
 	u := removal{out: uninstallJSON{ID: id, Action: "unlinked"}}
 	for _, dir := range h.settings().SearchPaths {
 		path := filepath.Join(dir, id)
 		info, err := os.Lstat(path)
-		if err != nil || info.Mode()&fs.ModeSymlink == 0 {
+		switch {
+		case err != nil:
+			continue
+		case info.Mode()&fs.ModeSymlink == 0:
+			if hasManifest(path) && inside(path, h.all(context.Background())) == "" {
+				u.dir, u.out.Path, u.out.Action = path, path, "removed"
+				return u, true
+			}
 			continue
 		}
 		u.symlink = path
@@ -144,12 +156,20 @@ func (h localHost) danglingLink(id string) (removal, bool) {
 		return u, true
 	}
 	for _, link := range h.settings().Links {
-		if _, err := os.Stat(link); filepath.Base(link) == id && errors.Is(err, fs.ErrNotExist) {
+		if filepath.Base(link) == id {
 			u.link, u.out.Path = link, link
 			return u, true
 		}
 	}
 	return u, false
+}
+
+// hasManifest reports whether a directory has a manifest, valid or not.
+func hasManifest(dir string) bool {
+	return slices.ContainsFunc([]string{manifest.FileName, manifest.SidecarName}, func(name string) bool {
+		_, err := os.Lstat(filepath.Join(dir, name))
+		return err == nil
+	})
 }
 
 // linkTo is the symbolic link in the search path dir that leads to c, or "".

@@ -174,6 +174,20 @@ func TestRotatedHeader(t *testing.T) {
 	eventually(t, "the call is answered", func() bool { return strings.Contains(say(), "server_version") }, nil)
 }
 
+// TestStateDirAgain: each run has a state directory, and a PWD that is its working directory.
+func TestStateDirAgain(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.extension("one", `"'$([ -d "$EXTMESH_STATE_DIR" ] && [ "$PWD" = "$(pwd -P)" ] && echo fine)'"`, "")
+	h.run(func(c *bridge.Config) { c.Environ = append(c.Environ, "PWD=/elsewhere") })
+	h.answers("one", `"fine"`)
+	if err := os.RemoveAll(filepath.Join(h.dir, "state", "one")); err != nil {
+		t.Fatal(err)
+	}
+	h.control("restart", `{"id":"one"}`)
+	h.answers("one", `"fine"`)
+}
+
 // TestFewerReplicas: after the number of replicas was reduced, the one that is left takes calls, unless all were drained.
 func TestFewerReplicas(t *testing.T) {
 	t.Parallel()

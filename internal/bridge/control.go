@@ -184,23 +184,40 @@ func (l logLine) MarshalJSON() ([]byte, error) {
 // maxLogs limits the response to logs, in bytes, because it is one message.
 const maxLogs = 512 << 10
 
-// logs returns the last n lines of each instance, or as many as fit: each instance has an equal share of the response.
+// logs returns the last n lines of each instance, or as many as fit: each instance has an equal share of the response, and what one
+// does not need the others get.
 func logs(targets []*instance, n int) (json.RawMessage, error) {
 	type written struct {
 		at   time.Time
 		json json.RawMessage
 	}
 	var all []written
+	type kept struct {
+		*instance
+		lines []Line
+		size  int
+	}
+	var of []kept
 	for _, s := range targets {
-		lines, room := s.lines.last(n), maxLogs/len(targets)
-		for _, l := range slices.Backward(lines) { // keep the newest
-			text, err := json.Marshal(s.logLine(l))
+		k := kept{instance: s, lines: s.lines.last(n)}
+		for _, l := range k.lines {
+			k.size += len(l.Text) + 100
+		}
+		of = append(of, k)
+	}
+	slices.SortStableFunc(of, func(a, b kept) int { return a.size - b.size })
+	left := maxLogs
+	for i, k := range of {
+		room := left / (len(of) - i)
+		for _, l := range slices.Backward(k.lines) { // keep the newest
+			text, err := json.Marshal(k.logLine(l))
 			if err != nil {
 				return nil, err
 			}
 			if room -= len(text) + 1; room < 0 { // the encoded size: a < takes six bytes
 				break
 			}
+			left -= len(text) + 1
 			all = append(all, written{l.At, text})
 		}
 	}

@@ -21,7 +21,8 @@ import (
 // instance is one replica of a workload: its identity on the mesh, and the runs of its processes.
 type instance struct {
 	workload *workload
-	agent    string // the version that its children receive
+	agent    string       // the version that its children receive
+	state    func() error // makes the state directory
 	mesh     *serve.Instance
 	memory   *memory
 	updates  *subscriptions

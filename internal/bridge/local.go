@@ -82,6 +82,9 @@ func (l Local) Examine(ctx context.Context, c discovery.Candidate, m *manifest.M
 	if err == nil && w.missing.Refused() {
 		err = errors.New(w.missing.String())
 	}
+	if err == nil && w.transport.Type == manifest.Stdio {
+		err = pl.makeStateDir(w.id())
+	}
 	if err != nil {
 		return Trial{Err: err}
 	}

@@ -21,6 +21,7 @@ func (b *Bridge) newInstance(w *workload, replica int) *instance {
 	s := &instance{
 		workload: w,
 		agent:    b.planner.agentVersion(),
+		state:    func() error { return b.planner.makeStateDir(w.id()) },
 		mesh:     b.node.Join(a),
 		memory:   b.memory,
 		updates:  &subscriptions{workload: w, began: time.Now()},

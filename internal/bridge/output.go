@@ -65,11 +65,16 @@ func (r *run) handleNoise(line []byte, why error) {
 	if !kept || len(line) == 0 {
 		return
 	}
-	if n := r.inst.noise.dropped; n > 0 {
-		r.inst.noise.dropped = 0
-		r.inst.keepLine(fmt.Sprintf("[dropped %d lines of stdout: too many]", n), streamStdout, n)
-	}
+	r.inst.reportDropped(r.inst.keepLine)
 	r.inst.keepLine(r.inst.cleanNoise(line, maxNoiseLine), streamStdout, 0)
+}
+
+// reportDropped keeps a record of the lines of standard output that were dropped since the last one.
+func (s *output) reportDropped(keep func(text, stream string, dropped int)) {
+	if n := s.noise.dropped; n > 0 {
+		s.noise.dropped = 0
+		keep(fmt.Sprintf("[dropped %d lines of stdout: too many]", n), streamStdout, n)
+	}
 }
 
 // streamStdout marks a line of standard output that is not a message. Lines of standard error have no mark.

@@ -266,7 +266,7 @@ func (pl *planner) announcement(m *manifest.Manifest) wire.Announce {
 
 // prepareChild sets the spec of a stdio child.
 func (pl *planner) prepareChild(w *workload, c discovery.Candidate, m *manifest.Manifest) error {
-	state, err := gate.MakeStateDir(pl.cfg.StateDir, w.id())
+	state, err := gate.StateDir(pl.cfg.StateDir, w.id()) // each run makes it: it may have been removed, or its volume may come later
 	if err != nil {
 		return err
 	}
@@ -287,7 +287,20 @@ func (pl *planner) prepareChild(w *workload, c discovery.Candidate, m *manifest.
 	w.spec = child.Spec{
 		Command: t.Command, Args: t.Args, Dir: cmp.Or(t.Cwd, c.Root), Env: env, Grace: w.grace, Redact: w.redact,
 	}
+	if dir, err := filepath.Abs(w.spec.Dir); err == nil && t.Env["PWD"] == "" && !slices.Contains(m.Requires.Env, "PWD") {
+		for i, kv := range env {
+			if strings.HasPrefix(kv, "PWD=") { // the bridge's, which some programs take for their working directory
+				env[i] = "PWD=" + dir
+			}
+		}
+	}
 	return nil
+}
+
+// makeStateDir makes the state directory of a child.
+func (pl *planner) makeStateDir(id string) error {
+	_, err := gate.MakeStateDir(pl.cfg.StateDir, id)
+	return err
 }
 
 // fileContents returns the contents that placeholders such as ${file:/run/secrets/token} insert into the command line and the

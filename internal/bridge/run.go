@@ -58,6 +58,9 @@ func (s *instance) runChild(ctx context.Context, ready func()) error {
 		return err
 	}
 	defer release()
+	if err := s.state(); err != nil {
+		return err
+	}
 	spec := w.spec
 	spec.Linger = s.workload.limits.drain
 	spec.Stderr = s.handleStderr
@@ -98,6 +101,7 @@ func (s *instance) runChild(ctx context.Context, ready func()) error {
 		return cmp.Or(err, ownCause(connCtx, ctx))
 	})
 	conversation.Wait()
+	s.reportDropped(s.keepLine)
 	exit, _ := errors.AsType[*child.ExitError](err)
 	s.history.runEnded(exit, func(text string) string { return s.workload.clean(text, maxReason) })
 	return err

@@ -14,6 +14,7 @@ type descendants struct {
 	marker  string
 	cgroup  cgroup
 	termed  bool
+	empty   bool // the group has no process any more, and gets none
 	outside map[int]pidfd // found outside the group
 	started int           // when the leader was started: an older process is not a descendant
 	unsure  time.Time     // since when every scan has found a process that could not be classified
@@ -43,7 +44,9 @@ func (d *descendants) terminate() {
 
 // kill sends SIGKILL to all descendants.
 func (d *descendants) kill() {
-	unix.Kill(-d.leader, unix.SIGKILL)
+	if !d.empty {
+		unix.Kill(-d.leader, unix.SIGKILL)
+	}
 	d.cgroup.kill()
 	d.find()
 	for _, p := range d.outside {
@@ -125,8 +128,11 @@ const unclassifiedWait = 4 * time.Second
 // gone reports whether no descendant is left, after reaping those that were adopted. It is called after the leader was
 // reaped. It sends SIGTERM to descendants that it finds.
 func (d *descendants) gone() bool {
-	known.remove(d.leader)
-	reap(unix.P_PGID, d.leader)
+	if !d.empty { // otherwise the number may be another process's by now
+		known.remove(d.leader)
+		reap(unix.P_PGID, d.leader)
+		d.empty = !groupAlive(d.leader)
+	}
 	for pid, p := range d.outside {
 		if p.exited() {
 			p.reap()
@@ -134,7 +140,7 @@ func (d *descendants) gone() bool {
 			delete(d.outside, pid)
 		}
 	}
-	if len(d.outside) > 0 || groupAlive(d.leader) {
+	if len(d.outside) > 0 || !d.empty {
 		return false
 	}
 	scans := 1

@@ -167,7 +167,7 @@ func wrongGrant(s string) string {
 	if file && filepath.IsAbs(path) && filepath.Clean(path) == path || !file && variableSyntax.MatchString(s) {
 		return ""
 	}
-	return document.Show(s) + " is not a secret; want the name of a variable, such as GITHUB_TOKEN, or file: with an absolute path, such as file:/run/secrets/token"
+	return "is not the name of a secret, and is not shown, because it may be one; want the name of a variable, such as GITHUB_TOKEN, or file: with an absolute path, such as file:/run/secrets/token"
 }
 
 func (m mapping) gating(g *Gating) { m.text("gating", (*string)(g), oneOf(Skip, Warn)) }

@@ -72,7 +72,7 @@ func (t Target) Connect(ctx context.Context, o ConnectOptions) (*nats.Conn, erro
 	all := t.options(o, up)
 	if at, ok := ctx.Deadline(); ok {
 		all = append(all, func(o *nats.Options) error {
-			o.Timeout = min(o.Timeout, time.Until(at))
+			o.Timeout = max(1, min(o.Timeout, time.Until(at))) // nats.go takes a negative one for a mistake
 			return nil
 		})
 	}

@@ -379,6 +379,10 @@ func (t Target) As(context string) (Target, error) {
 	if as.base.TLSConfig == nil && as.base.RootCAsCB == nil && !as.base.Secure {
 		as.base.TLSConfig, as.base.Secure = t.base.TLSConfig, t.base.Secure
 		as.base.RootCAsCB, as.base.TLSCertCB = t.base.RootCAsCB, t.base.TLSCertCB
+		as.base.TLSHandshakeFirst = t.base.TLSHandshakeFirst
+	}
+	if as.base.CustomDialer == nil { // a proxy
+		as.base.CustomDialer = t.base.CustomDialer
 	}
 	if as.base.InProcessServer == nil {
 		as.base.InProcessServer = t.base.InProcessServer

@@ -27,8 +27,9 @@ func SecretLike(name string) bool {
 }
 
 // hostOnly lists the variables with which a process connects to services of the host: the NATS servers of the mesh and
-// the contexts of the nats command, the user's SSH agent, D-Bus, Docker. A name that ends in "_" is a prefix.
-var hostOnly = []string{"NATS_", "EXTMESH_", "XDG_CONFIG_HOME", "SSH_AUTH_SOCK", "DBUS_", "DOCKER_HOST"}
+// the contexts of the nats command, the user's SSH agent, D-Bus, Docker. The limits of Go's runtime are those of the bridge. A name
+// that ends in "_" is a prefix.
+var hostOnly = []string{"NATS_", "EXTMESH_", "XDG_CONFIG_HOME", "SSH_AUTH_SOCK", "DBUS_", "DOCKER_HOST", "GOMAXPROCS", "GOGC", "GOMEMLIMIT"}
 
 // basic lists the variables that a child receives with inherit_env: minimal: only what nearly every program needs. A
 // name that ends in "_" is a prefix.

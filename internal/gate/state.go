@@ -12,15 +12,20 @@ import (
 // directory is not changed, since an operator may have set its mode. All replicas of an extension on a host share it,
 // and it remains over restarts; a member has its own.
 func MakeStateDir(base, id string) (string, error) {
-	if id == "" || id == "." || !filepath.IsLocal(id) || strings.ContainsAny(id, `/\`) {
-		return "", fmt.Errorf("state directory: %q cannot be a directory's name; want an extension's id", id)
+	dir, err := StateDir(base, id)
+	if err == nil {
+		err = os.MkdirAll(dir, 0o700)
 	}
-	dir, err := filepath.Abs(filepath.Join(base, id))
 	if err != nil {
-		return "", fmt.Errorf("state directory of %s: %w", id, err)
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", fmt.Errorf("state directory of %s: %w; give it a directory that can be written to, with --state-dir", id, err)
 	}
 	return dir, nil
+}
+
+// StateDir returns the path of MakeStateDir.
+func StateDir(base, id string) (string, error) {
+	if id == "" || id == "." || !filepath.IsLocal(id) || strings.ContainsAny(id, `/\`) {
+		return "", fmt.Errorf("state directory: %q cannot be a directory's name; want an extension's id", id)
+	}
+	return filepath.Abs(filepath.Join(base, id))
 }

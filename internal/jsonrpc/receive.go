@@ -44,6 +44,8 @@ func (c *Conn) receive(ctx context.Context, line []byte, lines *LineReader) {
 		c.noiseLine(line, errors.New("the output ended in the middle of a line"))
 	case err != nil:
 		c.broken(line, err)
+	case env.foreign && !env.versioned: // {"level":"error","error":"…"}
+		c.noiseLine(line, errNoMessage)
 	case env.IsResponse() || env.Method == nil && env.ID != nil && env.versioned:
 		c.answer(line, &env, lines)
 	case env.IsRequest():
@@ -51,9 +53,11 @@ func (c *Conn) receive(ctx context.Context, line []byte, lines *LineReader) {
 	case env.IsNotification():
 		c.notification(ctx, &env)
 	default:
-		c.noiseLine(line, errors.New("a JSON object, but not a JSON-RPC message"))
+		c.noiseLine(line, errNoMessage)
 	}
 }
+
+var errNoMessage = errors.New("a JSON object, but not a JSON-RPC message")
 
 func (c *Conn) answer(line []byte, env *Envelope, lines *LineReader) {
 	x := c.claim(env.ID)

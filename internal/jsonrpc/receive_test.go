@@ -13,6 +13,9 @@ func TestLogLinesWithIDs(t *testing.T) {
 	for _, line := range []string{
 		`{"level":"info","id":ID,"msg":"row fetched"}`,
 		`{"id":"ID","level":"info"}`,
+		`{"level":"error","error":"timeout","id":ID}`,
+		`{"msg":"request","method":"GET","params":{"key":"x"}}`,
+		`{"level":"error","error":"API_KEY is missing"}`,
 		`{"id":ID}`,
 		`{"id":ID,"params":{"jsonrpc":"2.0"}}`,
 		`{"id":ID,"ts":1.5,"Result":7,"JSONRPC":"2.0"}`,

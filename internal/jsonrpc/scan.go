@@ -22,6 +22,7 @@ type Envelope struct {
 
 	idAt      int  // offset of ID
 	versioned bool // has the member jsonrpc, with any value: an object with an id but without it is a log line
+	foreign   bool // has members that no message has
 	version   bool // and the value is "2.0"
 	plain     bool // jsonrpc "2.0", an id, and no duplicate or ambiguous member: the id can be replaced in place
 }
@@ -63,7 +64,7 @@ func (e *Envelope) set(key, value []byte, at int) {
 		again = e.versioned
 		e.versioned, e.version = true, string(value) == `"2.0"`
 	default:
-		again = disguised(key)
+		again, e.foreign = disguised(key), true
 	}
 	e.plain = e.plain && !again
 }

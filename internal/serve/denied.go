@@ -31,8 +31,15 @@ func (n *Publisher) denied(subject string) {
 		if isAcks || subject == sp.Cancel(a.ID) {
 			s.subscriptions.denied.Store(true)
 		}
-		if isAcks || subject == sp.RPC(a.ID) || subject == sp.InstanceRPC(a.ID, a.Instance) { // calls work without cancellations
-			s.reportDenial(fmt.Sprintf("NATS does not permit the subscription to %s; check the permissions of its user", subject))
+		reason := fmt.Sprintf("NATS does not permit the subscription to %s; check the permissions of its user", subject)
+		switch {
+		case subject == sp.RPC(a.ID), subject == sp.InstanceRPC(a.ID, a.Instance): // calls work without cancellations
+			s.reportDenial(reason)
+		case isAcks:
+			select {
+			case s.ackDenials <- reason:
+			default: // one is enough
+			}
 		}
 	}
 }
@@ -58,6 +65,7 @@ func (s *service) attend(ctx context.Context) {
 			}
 			select {
 			case reason = <-s.denials:
+			case reason = <-s.ackDenials:
 			case <-ctx.Done():
 				return
 			}
@@ -80,6 +88,10 @@ func (s *service) awaitDenial(ctx context.Context) (reason string) {
 	case reason = <-s.denials:
 	case <-ctx.Done():
 	case <-t.C:
+		select {
+		case reason = <-s.ackDenials:
+		default:
+		}
 	}
 	return reason
 }
@@ -105,9 +117,11 @@ func (s *service) listenAgain(ctx context.Context, pause time.Duration) (reason 
 		}
 	}
 	s.pause()
-	select {
-	case <-s.denials: // in the tries before
-	default:
+	for _, before := range []chan string{s.denials, s.ackDenials} { // in the tries before
+		select {
+		case <-before:
+		default:
+		}
 	}
 	if s.subscriptions.denied.Swap(false) {
 		if err := subscribe(s, wire.Prefix(s.inst.Announced().SubjectPrefix)); err != nil {

@@ -56,7 +56,8 @@ type service struct {
 	idle     chan struct{} // a message when no call is in flight any longer
 	calls    callList
 
-	denials chan string // why it does not receive calls, or not all of them
+	denials    chan string // why it does not receive calls, or not all of them
+	ackDenials chan string // why large answers end in the middle, which is less important
 
 	subscriptions
 
@@ -102,7 +103,7 @@ func (inst *Instance) Serve(ctx context.Context, h rpc.Handler, opt Options) err
 // of it.
 func (inst *Instance) begin(ctx context.Context, h rpc.Handler, opt Options) (*service, error) {
 	n, a := inst.pub, inst.Announced()
-	s := &service{inst: inst, nc: n.nc, opt: opt.withDefaults(), h: h, idle: make(chan struct{}, 1), denials: make(chan string, 1)}
+	s := &service{inst: inst, nc: n.nc, opt: opt.withDefaults(), h: h, idle: make(chan struct{}, 1), denials: make(chan string, 1), ackDenials: make(chan string, 1)}
 	s.ctx, s.giveUp = context.WithCancel(context.WithoutCancel(ctx))
 	s.async, _ = h.(jsonrpc.AsyncHandler)
 	s.gathers, _ = h.(jsonrpc.Flusher)

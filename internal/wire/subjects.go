@@ -120,13 +120,17 @@ func (p Prefix) registry(verb, id string) string {
 	return string(p) + ".registry." + verb + "." + id
 }
 
+// maxReply is the longest reply subject that is answered; a server accepts lines of 4 KiB by default.
+const maxReply = 1024
+
 // MayAnswer reports whether a message may be sent to a reply subject, which the sender of a request has chosen. The mesh's
 // own subjects are not allowed: a caller also chooses the id in the answer, and {"id":"x"} on the subject of heartbeats or
 // shutdown notices would be one of x, sent with our permissions. Subjects that begin with "$" are not allowed either: such a
-// message could be taken for a stream's delivery or, if empty, delete a stream.
+// message could be taken for a stream's delivery or, if empty, delete a stream. Neither are very long ones: with a reply subject of
+// our own, the line would exceed the server's limit, and it would close our connection.
 func (p Prefix) MayAnswer(reply string) bool {
 	rest, ours := strings.CutPrefix(reply, string(p))
-	return reply != "" && reply[0] != '$' && !(ours && strings.HasPrefix(rest, "."))
+	return reply != "" && len(reply) <= maxReply && reply[0] != '$' && !(ours && strings.HasPrefix(rest, "."))
 }
 
 // MayAcknowledge reports whether a caller of subject, SP.<id>.rpc, may acknowledge a chunk on a reply subject: on what is
