@@ -99,7 +99,7 @@ func (u removal) String() string {
 func (h localHost) planRemoval(ctx context.Context, id string) (removal, error) {
 	c, others, err := h.find(ctx, id)
 	if err != nil {
-		if u, ok := h.unreadable(id); ok && exitCode(err) == exitNotFound {
+		if u, ok := h.unreadable(ctx, id); ok && exitCode(err) == exitNotFound {
 			return u, nil
 		}
 		return removal{}, err
@@ -111,7 +111,9 @@ func (h localHost) planRemoval(ctx context.Context, id string) (removal, error) 
 	paths := h.settings().SearchPaths
 	for _, link := range h.settings().Links { // a search path may contain its target
 		if sameDir(link, c.Root) {
-			u.link = link
+			if u.link = link; c.RootIndex < len(paths) {
+				u.out.Next = c.Path
+			}
 			return u, nil
 		}
 	}
@@ -135,17 +137,18 @@ func (h localHost) planRemoval(ctx context.Context, id string) (removal, error) 
 }
 
 // unreadable finds what is named id and has no manifest that can be used: a link that discovery does not follow or that leads to
-// nothing, or a directory with a manifest that is broken.
-func (h localHost) unreadable(id string) (removal, bool) {
+// nothing, or a directory with a manifest that is broken. What has an extension, with whatever id, is not unreadable.
+func (h localHost) unreadable(ctx context.Context, id string) (removal, bool) {
 	u := removal{out: uninstallJSON{ID: id, Action: "unlinked"}}
+	report := h.all(ctx)
 	for _, dir := range h.settings().SearchPaths {
 		path := filepath.Join(dir, id)
 		info, err := os.Lstat(path)
 		switch {
-		case err != nil:
+		case err != nil || hasExtension(path, report) && (info.Mode()&fs.ModeSymlink == 0 || h.settings().FollowLinks):
 			continue
 		case info.Mode()&fs.ModeSymlink == 0:
-			if hasManifest(path) && inside(path, h.all(context.Background())) == "" {
+			if hasManifest(path) {
 				u.dir, u.out.Path, u.out.Action = path, path, "removed"
 				return u, true
 			}
@@ -156,12 +159,20 @@ func (h localHost) unreadable(id string) (removal, bool) {
 		return u, true
 	}
 	for _, link := range h.settings().Links {
-		if filepath.Base(link) == id {
+		if filepath.Base(link) == id && !hasExtension(link, report) {
 			u.link, u.out.Path = link, link
 			return u, true
 		}
 	}
 	return u, false
+}
+
+// hasExtension reports whether an extension is in the directory that path leads to, or is that directory.
+func hasExtension(path string, report discovery.Report) bool {
+	dir, err := canonical(path)
+	return err == nil && slices.ContainsFunc(slices.Concat(report.Candidates, report.Shadowed), func(c discovery.Candidate) bool {
+		return discovery.Within(dir, c.Root)
+	})
 }
 
 // hasManifest reports whether a directory has a manifest, valid or not.
@@ -187,13 +198,18 @@ func linkTo(dir string, c discovery.Candidate) string {
 	return ""
 }
 
-// sameDir reports whether path leads to the canonical directory.
-func sameDir(path, canonical string) bool {
+// sameDir reports whether path leads to the canonical directory dir.
+func sameDir(path, dir string) bool {
+	at, err := canonical(path)
+	return err == nil && at == dir
+}
+
+func canonical(path string) (string, error) {
 	abs, err := filepath.Abs(path)
-	if err == nil {
-		abs, err = filepath.EvalSymlinks(abs)
+	if err != nil {
+		return "", err
 	}
-	return err == nil && abs == canonical
+	return filepath.EvalSymlinks(abs)
 }
 
 func (u removal) do(ctx context.Context, h localHost) error {

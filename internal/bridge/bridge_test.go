@@ -178,7 +178,8 @@ func TestRotatedHeader(t *testing.T) {
 func TestStateDirAgain(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	h.extension("one", `"'$([ -d "$EXTMESH_STATE_DIR" ] && [ "$PWD" = "$(pwd -P)" ] && echo fine)'"`, "")
+	const inherited = `{ [ ! -e /proc/$$/environ ] || tr "\0" "\n" </proc/$$/environ | grep -qx "PWD=$(pwd -P)"; }` // the shell corrects its own
+	h.extension("one", `"'$([ -d "$EXTMESH_STATE_DIR" ] && `+inherited+` && echo fine)'"`, "")
 	h.run(func(c *bridge.Config) { c.Environ = append(c.Environ, "PWD=/elsewhere") })
 	h.answers("one", `"fine"`)
 	if err := os.RemoveAll(filepath.Join(h.dir, "state", "one")); err != nil {
@@ -573,11 +574,12 @@ done
 	h.write(file, `{
   "mcpServers": { // now with a third one
     "memory": {"command": "./mcp.sh", "args": [1]}, "changes": {"command": "./mcp.sh", "args": [4]},
-    "Git Hub": {"command": "./mcp.sh", "args": [3]},
+    "Git Hub": {"command": "./mcp.sh", "args": [3]}, "Event": {"command": "./mcp.sh", "args": [5]},
   },
 }`, 0o644)
 	h.control("reload", "{}")
 	h.answers("clients.git-hub", `{"content":[{"type":"text","text":"3"}]}`)
+	h.answers("clients.event-server", `{"content":[{"type":"text","text":"5"}]}`)
 	h.answers("clients.changes", `{"content":[{"type":"text","text":"4"}]}`)
 	if after := h.control("status", "{}"); instanceOf(t, before, "clients.memory") != instanceOf(t, after, "clients.memory") {
 		t.Error("a server that did not change was restarted")
@@ -596,14 +598,14 @@ done
 		t.Helper()
 		h.control("reload", "{}")
 		after := h.control("status", "{}")
-		for _, id := range []string{"clients.memory", "clients.changes", "clients.git-hub"} {
+		for _, id := range []string{"clients.memory", "clients.changes", "clients.git-hub", "clients.event-server"} {
 			if runs := strings.Contains(after, `"id":"`+id+`"`); runs != slices.Contains(ids, id) {
 				t.Errorf("%s: %s runs: %v", what, id, runs)
 			}
 		}
 	}
-	h.write(file, `{"mcpServers": {"memory": {"command": "./mcp.sh", "args": [1]}, "changes": {"command": "./mcp.sh", "args": "4"}, "Git Hub": {"command": "a b"}}}`, 0o644)
-	keeps("mistakes in two servers", "clients.memory", "clients.changes", "clients.git-hub")
+	h.write(file, `{"mcpServers": {"memory": {"command": "./mcp.sh", "args": [1]}, "changes": {"command": "./mcp.sh", "args": "4"}, "Git Hub": {"command": "a b"}, "Event": {"command": "a b"}}}`, 0o644)
+	keeps("mistakes in three servers", "clients.memory", "clients.changes", "clients.git-hub", "clients.event-server")
 	h.write(file, `{"mcpServers": {"memory": {"command": "./mcp.sh", "args": [1]}, "Git Hub": {"command": "a b"}, "old": {"type": "sse", "url": "https://example.com"}}}`, 0o644)
 	keeps("one is removed while others have mistakes", "clients.memory", "clients.git-hub")
 	own := filepath.Join(h.dir, "ext", "clients", "plugin.toml")

@@ -29,7 +29,7 @@ func (r *run) startHealthCheck(ctx context.Context) (stop func()) {
 		if r.f.handshake.Load().announcesChanges() {
 			return end
 		}
-		watch = r.relistSeldom
+		watch = func(ctx context.Context) { r.relistSeldom(ctx, conn) }
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -43,9 +43,9 @@ func (r *run) startHealthCheck(ctx context.Context) (stop func()) {
 
 // relistSeldom lets the lists of a child that does not announce their changes be read again from time to time. Reading them can be
 // expensive: some servers request each page from a service on the Internet.
-func (r *run) relistSeldom(ctx context.Context) {
+func (r *run) relistSeldom(ctx context.Context, conn *jsonrpc.Conn) {
 	for pause.For(ctx, relistBusy*pingEvery) {
-		for r.f.inflight.Load() > 0 { // a child that handles one call at a time would not answer
+		for n := 0; n < relistBusy && conn.Mark().Waits(); n++ { // a child that handles one call at a time would not answer
 			if !pause.For(ctx, pingEvery) {
 				return
 			}

@@ -69,11 +69,10 @@ func readListings(ctx context.Context, c rpc.Caller, w *workload, hs *handshake,
 		l, problems, err := kind.read(listCtx, c)
 		if cut, ok := errors.AsType[*cutError](err); ok { // what was read counts, unless more of it was known
 			if hs.incomplete = hs.incomplete || limit == firstListTimeout; before[kind.method] != nil && before[kind.method].Count > cut.read.Count {
-				l, problems = before[kind.method], nil
+				err = fmt.Errorf("%s: the pages take too long", kind.method)
 			} else {
-				l = cut.read
+				l, err = cut.read, nil
 			}
-			err = nil
 		}
 		switch {
 		case errors.Is(err, rpc.CodeMethodNotFound) && isOwnError(err): // many servers have no templates

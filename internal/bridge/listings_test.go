@@ -187,7 +187,7 @@ func TestSlowPages(t *testing.T) {
 			t.Fatalf("%+v, %v", whole, err)
 		}
 		l.answers["resources/list"] = []string{`{"resources":[{"uri":"a"}],"nextCursor":"2"}`, "hang"}
-		if again, err := readTools(t.Context(), l, whole, &workload{announce: wire.Announce{Parent: "p"}}, false); err != nil || again.listings["resources/list"].Count != 2 {
+		if again, err := readTools(t.Context(), l, whole, &workload{announce: wire.Announce{Parent: "p"}}, false); err != nil || again.listings["resources/list"].Count != 2 || !again.incomplete || len(again.problems) != 1 {
 			t.Errorf("a stall replaces the complete list: %+v, %v", again, err)
 		}
 		if !hs.announcesChanges() || (&handshake{dialect: manifest.MCP, raw: json.RawMessage(`{"capabilities":{"tools":{},"prompts":{"listChanged":true}}}`)}).announcesChanges() {

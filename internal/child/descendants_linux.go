@@ -14,7 +14,7 @@ type descendants struct {
 	marker  string
 	cgroup  cgroup
 	termed  bool
-	empty   bool // the group has no process any more, and gets none
+	empty   bool          // the group has no process any more, and gets none
 	outside map[int]pidfd // found outside the group
 	started int           // when the leader was started: an older process is not a descendant
 	unsure  time.Time     // since when every scan has found a process that could not be classified
@@ -128,10 +128,12 @@ const unclassifiedWait = 4 * time.Second
 // gone reports whether no descendant is left, after reaping those that were adopted. It is called after the leader was
 // reaped. It sends SIGTERM to descendants that it finds.
 func (d *descendants) gone() bool {
+	alive := false
 	if !d.empty { // otherwise the number may be another process's by now
 		known.remove(d.leader)
 		reap(unix.P_PGID, d.leader)
-		d.empty = !groupAlive(d.leader)
+		d.empty = unix.Kill(-d.leader, 0) == unix.ESRCH
+		alive = !d.empty && groupAlive(d.leader)
 	}
 	for pid, p := range d.outside {
 		if p.exited() {
@@ -140,7 +142,7 @@ func (d *descendants) gone() bool {
 			delete(d.outside, pid)
 		}
 	}
-	if len(d.outside) > 0 || !d.empty {
+	if len(d.outside) > 0 || alive {
 		return false
 	}
 	scans := 1
@@ -164,7 +166,9 @@ func (d *descendants) gone() bool {
 	if d.cgroup.populated() {
 		return false
 	}
-	reap(unix.P_PGID, d.leader) // members that have exited since the first call
+	if !d.empty {
+		reap(unix.P_PGID, d.leader) // members that have exited since the first call
+	}
 	return true
 }
 
@@ -179,9 +183,6 @@ func (d *descendants) close() {
 // groupAlive reports whether a group has members other than zombies. Zombies may stay for ever under an init process that
 // does not reap.
 func groupAlive(pgid int) bool {
-	if unix.Kill(-pgid, 0) == unix.ESRCH {
-		return false
-	}
 	for _, pid := range allProcesses() {
 		if st, ok := readStat(pid); ok && st.group == pgid && !st.zombie() {
 			return true

@@ -152,7 +152,7 @@ func (t *tryout) awaitHeartbeat(ctx context.Context, id string, limit time.Durat
 		return "", fmt.Errorf("subscribing to its heartbeats: %w", err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // the connection is closed soon
-	_ = nc.FlushWithContext(ctx) // then the first NextMsg returns a denial
+	_ = nc.FlushWithContext(ctx)             // then the first NextMsg returns a denial
 	last := fmt.Errorf("no heartbeat on %s within %s", subject, limit)
 	for {
 		m, err := sub.NextMsgWithContext(ctx)

@@ -201,15 +201,19 @@ func TestResources(t *testing.T) {
 		return fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":%q%s}}`, uri, more)
 	}
 	for uri, want := range map[string][2]string{
-		"file:///a/b":         {"one", "file:///a/b"},
-		"file:///a/other":     {"one", "file:///a/other"}, // of the template
-		"mesh://nodes":        {"two", "mesh://nodes"},
-		"mesh://one/x":        {"one", "x"},
-		"file:///a/deep/er/x": {"two", "file:///a/deep/er/x"},
+		"file:///a/b":     {"one", "file:///a/b"},
+		"file:///a/other": {"one", "file:///a/other"}, // of the template
+		"mesh://nodes":    {"two", "mesh://nodes"},
+		"mesh://one/x":    {"one", "x"},
+		"mesh://two/" + url.PathEscape("mesh://one/x"):     {"two", "mesh://one/x"},
+		"file:///a/deep/er/x":                              {"two", "file:///a/deep/er/x"},
 		"mesh://two/" + url.PathEscape("file:///a/b"):      {"two", "file:///a/b"},
 		"mesh://one/" + url.PathEscape("other://not-here"): {"one", "other://not-here"},
 	} {
 		p.want(read(uri, ""), `{"jsonrpc":"2.0","id":1,"result":{"of":"`+want[0]+`","agent":"","echo":{"uri":"`+want[1]+`"}}}`)
+	}
+	if got := p.ask(`{"jsonrpc":"2.0","id":1,"method":"resources/list"}`); strings.Contains(got, `"mesh://one/x"`) || !strings.Contains(got, `"mesh://two/mesh:%2F%2Fone%2Fx"`) {
+		t.Errorf("a URI that names another extension is listed: %s", got)
 	}
 	for _, uri := range []string{"other://not-here", "mesh://no/x", "mesh://one/", "mesh://one/%", "mesh://"} {
 		if got := p.ask(read(uri, "")); !strings.Contains(got, `{"code":-32002,"message":"Resource not found: `+uri) {

@@ -189,7 +189,7 @@ func (d *Door) Run(ctx context.Context) error {
 		if b := d.mesh.Load(); b != nil && isLoaded(b.catalog) {
 			if b != followed {
 				followed = b
-				d.updates.reconnect(b) // the catalog has the subjects of the events
+				d.updates.reconnect(b, d.opt.Logger) // the catalog has the subjects of the events
 			}
 			now := time.Now()
 			extensions := b.catalog.All()

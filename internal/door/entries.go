@@ -118,7 +118,7 @@ func (v *view) setEntries(kind listKind, entries []*entry, o ViewOptions) {
 	if kind == prompts {
 		keys = assignNames(entries, o.Names, o.NameLimit)
 	} else {
-		keys = assignURIs(kind, entries)
+		keys = v.assignURIs(kind, entries)
 	}
 	list := listing{byKey: make(map[string]*entry, len(keys))}
 	for e, key := range keys {
@@ -144,8 +144,8 @@ func (l *listing) fill(render func(key string, e *entry) []byte) {
 const uriScheme = "mesh://"
 
 // assignURIs gives each resource a URI that no other has. Of two with the same URI, the one of the extension with the lower
-// id keeps it. A second template is left out.
-func assignURIs(kind listKind, entries []*entry) map[*entry]string {
+// id keeps it, unless it names another extension. A second template is left out.
+func (v *view) assignURIs(kind listKind, entries []*entry) map[*entry]string {
 	owners := make(map[string]*entry, len(entries))
 	for _, e := range entries {
 		if owner := owners[e.key.Tool]; owner == nil || e.key.ID < owner.key.ID {
@@ -154,8 +154,9 @@ func assignURIs(kind listKind, entries []*entry) map[*entry]string {
 	}
 	uris := make(map[*entry]string, len(entries))
 	for _, e := range entries {
+		named, _, isNamed := v.extensionIn(e.key.Tool)
 		switch {
-		case owners[e.key.Tool] == e:
+		case owners[e.key.Tool] == e && (kind != resources || !isNamed || named == e.key.ID):
 			uris[e] = e.key.Tool
 		case kind == resources:
 			uris[e] = uriScheme + e.key.ID + "/" + url.PathEscape(e.key.Tool)
@@ -189,21 +190,27 @@ type reader struct {
 	templates []*entry
 }
 
+// extensionIn is the extension of the view that a URI names, and the percent-encoded URI that the extension knows.
+func (v *view) extensionIn(uri string) (id, escaped string, ok bool) {
+	named, ok := strings.CutPrefix(uri, uriScheme)
+	id, escaped, _ = strings.Cut(named, "/")
+	return id, escaped, ok && slices.ContainsFunc(v.readers, func(r reader) bool { return r.id == id })
+}
+
 // owner finds the extension that has a resource, and the URI that the extension knows. Which extension that is depends on
 // the view only.
 func (v *view) owner(o ViewOptions, uri string) (id, own string, ok bool) {
-	e, named, isNamed := v.lists[resources].byKey[uri], "", false
-	named, isNamed = strings.CutPrefix(uri, uriScheme)
-	id, escaped, _ := strings.Cut(named, "/")
-	has := slices.ContainsFunc(v.readers, func(r reader) bool { return r.id == id })
-	if e != nil && (!isNamed || !has || e.key.ID == id) { // the own URI of a resource may begin with the scheme, too
+	if e := v.lists[resources].byKey[uri]; e != nil {
 		return e.key.ID, e.key.Tool, e.skill == nil
 	}
-	if isNamed {
+	if id, escaped, ok := v.extensionIn(uri); ok {
 		own, err := url.PathUnescape(escaped)
 		listed := v.lists[resources].byKey[own]
 		named := listed != nil && listed.key.ID == id
-		return id, own, err == nil && own != "" && has && (named && o.permitsEntry(resources, id, own) || o.permitsUnlisted(id, own))
+		return id, own, err == nil && own != "" && (named && o.permitsEntry(resources, id, own) || o.permitsUnlisted(id, own))
+	}
+	if strings.HasPrefix(uri, uriScheme) {
+		return "", "", false
 	}
 	id = ""
 	longest := -1

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"net/url"
 	"strings"
 	"sync"
@@ -92,11 +93,13 @@ func (u *updates) connect(s *source, from *backend, id string) error {
 var errNotConnected = errors.New("there is no connection to the mesh")
 
 // reconnect makes the sources use another connection to the mesh.
-func (u *updates) reconnect(from *backend) {
+func (u *updates) reconnect(from *backend, logger *slog.Logger) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for id, s := range u.sources {
-		_ = u.connect(s, from, id) // if it fails, the connection has ended, and another one follows
+		if err := u.connect(s, from, id); err != nil { // NATS denies it to this user, or the connection has ended and another one follows
+			logger.Warn("updates of resources are not received", "extension", id, "error", err)
+		}
 	}
 }
 

@@ -146,9 +146,9 @@ func LeftOut(d Diagnostic) (member string, ok bool) {
 	}
 	_, name, _ := strings.Cut(d.Key, ".")
 	if written, err := strconv.Unquote(name); err == nil {
-		name = legalID(written, maxServerName)
+		name = written
 	}
-	return name, true
+	return memberName(name), true
 }
 
 // isMesh reports whether the server is extctl mcp, as `extctl mcp install` writes it.
@@ -163,17 +163,14 @@ func (t serversTable) memberNames() map[string]string {
 	names, taken := map[string]string{}, map[string]bool{}
 	var illegal []string
 	for _, name := range t.Names() {
-		if idSyntax.MatchString(name) && len(name) <= maxServerName && !wire.ReservedMember(name) {
+		if name != "" && memberName(name) == name {
 			names[name], taken[name] = name, true
 		} else {
 			illegal = append(illegal, name)
 		}
 	}
 	for _, name := range illegal {
-		fixed := legalID(name, maxServerName)
-		if wire.ReservedMember(fixed) {
-			fixed += "-server"
-		}
+		fixed := memberName(name)
 		switch {
 		case fixed == "":
 			t.Warn(t.Key(name), "is left out because its name has no letter from a to z; rename it")
@@ -185,6 +182,18 @@ func (t serversTable) memberNames() map[string]string {
 		}
 	}
 	return names
+}
+
+// memberName returns the member's name for the name of a server: the same, or a legal one; "" if there is none.
+func memberName(name string) string {
+	if idSyntax.MatchString(name) && len(name) <= maxServerName && !wire.ReservedMember(name) {
+		return name
+	}
+	name = legalID(name, maxServerName)
+	if wire.ReservedMember(name) {
+		name += "-server"
+	}
+	return name
 }
 
 // sidecarKind returns the transport of a server in a sidecar, given or derived; "" was reported.
