@@ -30,6 +30,7 @@ while read -r line; do
 	*initialize\"*) r='{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}' ;;
 	*tools/list*) r='{"tools":[{"name":"say","inputSchema":{"type":"object"}}]}' ;;
 	*notifications*) continue ;;
+	*\"ping\"*) r='{}' ;; # of the registry
 	*) r='{"content":[]}'; echo called >&2 ;;
 	esac
 	echo "{\"jsonrpc\":\"2.0\",\"id\":$id,\"result\":$r}"

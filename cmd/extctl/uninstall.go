@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io/fs"
@@ -56,7 +57,7 @@ func runUninstall(ctx context.Context, a *app, f hostFlags, id string, yes bool)
 		return err
 	}
 	u, err := h.planRemoval(ctx, id)
-	if err != nil {
+	if err = cmp.Or(err, ctx.Err()); err != nil { // an interrupted search has not found everything
 		return err
 	}
 	if !yes {
@@ -141,6 +142,12 @@ func (h localHost) planRemoval(ctx context.Context, id string) (removal, error) 
 func (h localHost) unreadable(ctx context.Context, id string) (removal, bool) {
 	u := removal{out: uninstallJSON{ID: id, Action: "unlinked"}}
 	report := h.all(ctx)
+	for _, link := range h.settings().Links { // a search path may contain its target
+		if filepath.Base(link) == id && !hasExtension(link, report) {
+			u.link, u.out.Path = link, link
+			return u, true
+		}
+	}
 	for _, dir := range h.settings().SearchPaths {
 		path := filepath.Join(dir, id)
 		info, err := os.Lstat(path)
@@ -148,7 +155,7 @@ func (h localHost) unreadable(ctx context.Context, id string) (removal, bool) {
 		case err != nil || hasExtension(path, report) && (info.Mode()&fs.ModeSymlink == 0 || h.settings().FollowLinks):
 			continue
 		case info.Mode()&fs.ModeSymlink == 0:
-			if hasManifest(path) {
+			if isBroken(path, report) && !h.configures(path) {
 				u.dir, u.out.Path, u.out.Action = path, path, "removed"
 				return u, true
 			}
@@ -158,13 +165,13 @@ func (h localHost) unreadable(ctx context.Context, id string) (removal, bool) {
 		u.out.Path, _ = os.Readlink(path) // for display only
 		return u, true
 	}
-	for _, link := range h.settings().Links {
-		if filepath.Base(link) == id && !hasExtension(link, report) {
-			u.link, u.out.Path = link, link
-			return u, true
-		}
-	}
 	return u, false
+}
+
+// configures reports whether a directory is a search path or the target of a link.
+func (h localHost) configures(dir string) bool {
+	dir, err := canonical(dir)
+	return err != nil || slices.ContainsFunc(slices.Concat(h.settings().SearchPaths, h.settings().Links), func(path string) bool { return sameDir(path, dir) })
 }
 
 // hasExtension reports whether an extension is in the directory that path leads to, or is that directory.
@@ -175,11 +182,11 @@ func hasExtension(path string, report discovery.Report) bool {
 	})
 }
 
-// hasManifest reports whether a directory has a manifest, valid or not.
-func hasManifest(dir string) bool {
-	return slices.ContainsFunc([]string{manifest.FileName, manifest.SidecarName}, func(name string) bool {
-		_, err := os.Lstat(filepath.Join(dir, name))
-		return err == nil
+// isBroken reports whether a directory has a manifest with errors.
+func isBroken(dir string, report discovery.Report) bool {
+	dir, err := canonical(dir)
+	return err == nil && slices.ContainsFunc(report.Diagnostics, func(d manifest.Diagnostic) bool {
+		return d.Level == manifest.Error && sameDir(filepath.Dir(d.Path), dir)
 	})
 }
 

@@ -115,7 +115,8 @@ func TestIncompleteUndo(t *testing.T) {
 	if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	if done, err := e.UndoImport(); !errors.Is(err, ErrIncomplete) || len(done) < 2 || done[0].Action != "left" {
+	manifest := filepath.Join(e.Dir, "extensions", "imported", ".mcp.json")
+	if done, err := e.UndoImport(); !errors.Is(err, ErrIncomplete) || len(done) < 2 || done[0].Action != "left" || !strings.Contains(read(t, manifest), `"x"`) {
 		t.Errorf("%+v %v", done, err)
 	}
 	if err := errors.Join(os.Remove(path), os.WriteFile(path, []byte(after), 0o600)); err != nil {
@@ -123,6 +124,9 @@ func TestIncompleteUndo(t *testing.T) {
 	}
 	if done, err := e.UndoImport(); err != nil || read(t, path) != before {
 		t.Errorf("%+v %v %s", done, err, read(t, path))
+	}
+	if _, err := os.Stat(manifest); err == nil {
+		t.Error("the extension stays")
 	}
 }
 

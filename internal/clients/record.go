@@ -104,10 +104,15 @@ type Undone struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// undo restores all files, the last changed first. ok is false if there was an error with one of them.
+// undo restores all files, the last changed first. ok is false if there was an error with one of them; then the files of the extension
+// that were written before it stay, because it may need them.
 func (r record) undo() (done []Undone, ok bool) {
 	ok = true
 	for _, c := range slices.Backward(r.Changes) {
+		if !ok && c.Client == "" {
+			done = append(done, Undone{Path: c.Path, Action: "left", Reason: "another file is restored first"})
+			continue
+		}
 		u, err := c.undo()
 		if err != nil {
 			u.Action, u.Reason, ok = "left", err.Error(), false

@@ -26,7 +26,7 @@ type Tree struct {
 	Bytes int64
 
 	root    string                 // canonical
-	modes   map[string]fs.FileMode // permissions of the regular files
+	modes   map[string]fs.FileMode // permissions of the regular files, and at most those of the directories
 	entries int
 	unfit   []string // entries that cannot be copied, with the reason
 }
@@ -68,6 +68,7 @@ func (t *Tree) add(path string, d fs.DirEntry) error {
 	case err != nil:
 		return err
 	case info.IsDir():
+		t.modes[path] = fs.ModeDir | info.Mode().Perm() | 0o700
 		return nil
 	case info.Mode().IsRegular():
 		t.modes[path] = info.Mode().Perm() &^ 0o022 // only the owner may change what a bridge runs
@@ -178,7 +179,17 @@ func (t *Tree) copy(ctx context.Context, dst string) error {
 		return err
 	}
 	for path, mode := range t.modes { // CopyFS makes every file readable and writable
-		if err := os.Chmod(filepath.Join(dst, path), mode); err != nil {
+		path = filepath.Join(dst, path)
+		if mode.IsDir() { // what is private stays so
+			info, err := os.Lstat(path)
+			if err != nil {
+				return err
+			}
+			if mode &= info.Mode().Perm(); mode == info.Mode().Perm() {
+				continue
+			}
+		}
+		if err := os.Chmod(path, mode); err != nil {
 			return err
 		}
 	}

@@ -150,6 +150,9 @@ func TestCopyModes(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.Chmod(locked, 0o755) })
+	if err := os.Chmod(tiny(t, filepath.Join(source, "private"), "in"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	tree, err := Survey(t.Context(), source)
 	if err != nil {
 		t.Fatal(err)
@@ -158,7 +161,7 @@ func TestCopyModes(t *testing.T) {
 	if err := tree.copy(t.Context(), copied); err != nil {
 		t.Fatal(err)
 	}
-	for path, mode := range map[string]fs.FileMode{"run": 0o755, "secret": 0o600, "read-only": 0o444, "locked": 0o755, "anybody's": 0o755} {
+	for path, mode := range map[string]fs.FileMode{"run": 0o755, "secret": 0o600, "read-only": 0o444, "locked": 0o755, "private": 0o700, "anybody's": 0o755} {
 		info, err := os.Stat(filepath.Join(copied, path))
 		if err != nil {
 			t.Fatal(err)

@@ -1,6 +1,7 @@
 package door
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"net/url"
@@ -205,7 +206,7 @@ func (v *view) owner(o ViewOptions, uri string) (id, own string, ok bool) {
 	}
 	if id, escaped, ok := v.extensionIn(uri); ok {
 		own, err := url.PathUnescape(escaped)
-		listed := v.lists[resources].byKey[own]
+		listed := cmp.Or(v.lists[resources].byKey[uriScheme+id+"/"+url.PathEscape(own)], v.lists[resources].byKey[own])
 		named := listed != nil && listed.key.ID == id
 		return id, own, err == nil && own != "" && (named && o.permitsEntry(resources, id, own) || o.permitsUnlisted(id, own))
 	}
