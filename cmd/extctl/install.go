@@ -355,7 +355,7 @@ func (in *installation) checkTarget(target string) error {
 	case slices.ContainsFunc(in.installed.Candidates, func(c discovery.Candidate) bool { return c.Root == target }):
 		f.hint = "it contains another extension; rename its directory to that extension's id"
 	case in.host.configures(target):
-		f.hint = "it is a search path or the target of a link, and its manifest is not valid; correct the manifest there"
+		f.hint = "it is or contains a search path or the target of a link, and its manifest is not valid; correct the manifest there"
 	case !in.update:
 		f.hint = "its manifest is not valid; replace it with --update"
 	default:

@@ -155,7 +155,7 @@ func (h localHost) unreadable(ctx context.Context, id string) (removal, bool) {
 		case err != nil || hasExtension(path, report) && (info.Mode()&fs.ModeSymlink == 0 || h.settings().FollowLinks):
 			continue
 		case info.Mode()&fs.ModeSymlink == 0:
-			if isBroken(path, report) && !h.configures(path) {
+			if isBroken(path, report) && !report.Incomplete && !h.configures(path) {
 				u.dir, u.out.Path, u.out.Action = path, path, "removed"
 				return u, true
 			}
@@ -168,10 +168,13 @@ func (h localHost) unreadable(ctx context.Context, id string) (removal, bool) {
 	return u, false
 }
 
-// configures reports whether a directory is a search path or the target of a link.
+// configures reports whether a search path or the target of a link is a directory, or is in it.
 func (h localHost) configures(dir string) bool {
 	dir, err := canonical(dir)
-	return err != nil || slices.ContainsFunc(slices.Concat(h.settings().SearchPaths, h.settings().Links), func(path string) bool { return sameDir(path, dir) })
+	return err != nil || slices.ContainsFunc(slices.Concat(h.settings().SearchPaths, h.settings().Links), func(path string) bool {
+		path, err := canonical(path)
+		return err == nil && discovery.Within(dir, path)
+	})
 }
 
 // hasExtension reports whether an extension is in the directory that path leads to, or is that directory.
@@ -186,7 +189,8 @@ func hasExtension(path string, report discovery.Report) bool {
 func isBroken(dir string, report discovery.Report) bool {
 	dir, err := canonical(dir)
 	return err == nil && slices.ContainsFunc(report.Diagnostics, func(d manifest.Diagnostic) bool {
-		return d.Level == manifest.Error && sameDir(filepath.Dir(d.Path), dir)
+		isManifest := slices.Contains([]string{manifest.FileName, manifest.SidecarName}, filepath.Base(d.Path))
+		return d.Level == manifest.Error && isManifest && sameDir(filepath.Dir(d.Path), dir)
 	})
 }
 

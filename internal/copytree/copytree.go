@@ -68,7 +68,9 @@ func (t *Tree) add(path string, d fs.DirEntry) error {
 	case err != nil:
 		return err
 	case info.IsDir():
-		t.modes[path] = fs.ModeDir | info.Mode().Perm() | 0o700
+		if path != "." { // a bridge with another user must read it
+			t.modes[path] = fs.ModeDir | info.Mode().Perm() | 0o700
+		}
 		return nil
 	case info.Mode().IsRegular():
 		t.modes[path] = info.Mode().Perm() &^ 0o022 // only the owner may change what a bridge runs
