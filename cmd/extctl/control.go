@@ -307,7 +307,7 @@ func spotsOf(s bridge.Status, bridge string) (out []spot) {
 	return out
 }
 
-// spotsOn asks bridges for their instances of an extension and its members; an empty id means all extensions.
+// spotsOn requests from bridges their instances of an extension and its members; an empty id means all extensions.
 func spotsOn(ctx context.Context, s *session, bridges []string, id string) ([]spot, failures, error) {
 	var params any // an older bridge accepts absent params, but no empty id
 	if id != "" {
@@ -321,7 +321,7 @@ func spotsOn(ctx context.Context, s *session, bridges []string, id string) ([]sp
 	return out, failed, err
 }
 
-// stateOf asks a bridge for the present state of one instance.
+// stateOf requests from a bridge the present state of one instance.
 func stateOf(ctx context.Context, s *session, p spot) (spot, error) {
 	a := requestBridge[bridge.Status](ctx, s, p.bridge, "status", map[string]string{"id": p.id, "instance": p.instance})
 	if a.err != nil {

@@ -158,7 +158,7 @@ func listMore(n int) string {
 	return "; an ID and the flags choose fewer kinds of them"
 }
 
-// eventsInterval is how often events -f asks for new ones.
+// eventsInterval is how often events -f requests new ones.
 const eventsInterval = time.Second
 
 // follow prints the changes after an answer until it is interrupted. A registry that cannot be reached is reported once.

@@ -171,7 +171,7 @@ func tempFile(t *testing.T, text string) string {
 	return file
 }
 
-// keyServer starts a server whose clients sign in with keys.
+// keyServer starts a server that expects keys of its clients.
 func keyServer(t *testing.T) string {
 	t.Helper()
 	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true, AuthTimeout: 60, AlwaysEnableNonce: true})

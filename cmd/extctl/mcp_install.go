@@ -263,7 +263,7 @@ func sameDefault(dir string) bool {
 	return err == nil && runtime.GOOS == "linux" && filepath.Clean(dir) == filepath.Join(home, ".local", "share")
 }
 
-// choosesMesh reports whether arguments of extctl mcp say which mesh it uses.
+// choosesMesh reports whether arguments of extctl mcp name the mesh that it uses.
 func choosesMesh(args []string) bool {
 	return slices.ContainsFunc(args, func(arg string) bool {
 		flag, _, _ := strings.Cut(arg, "=")

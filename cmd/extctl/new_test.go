@@ -16,7 +16,7 @@ import (
 	"github.com/extmesh/extmesh/internal/doctor"
 )
 
-// newExt creates the extension my-ext, for whose language the program is needed, and returns its directory.
+// newExt creates the extension my-ext in a language that needs the program, and returns its directory.
 func newExt(t *testing.T, program string, flags ...string) string {
 	t.Helper()
 	if _, err := exec.LookPath(program); err != nil {

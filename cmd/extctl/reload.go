@@ -115,7 +115,7 @@ func runningBridges(ctx context.Context, s *session) (running, lost []string, er
 	return running, lost, nil
 }
 
-// reloadedText says what a reload has changed.
+// reloadedText describes what a reload has changed.
 func reloadedText(r bridge.Reloaded) string {
 	var parts []string
 	for _, part := range []struct {

@@ -233,7 +233,7 @@ func otherReady(e mesh.Extension, instance string) bool {
 const (
 	// drainLimit is how long a rolling restart waits for the calls in flight of an instance: as long as a call takes by default.
 	drainLimit = 30 * time.Second
-	// statePoll is how often restart asks a bridge for the state of an instance.
+	// statePoll is how often restart requests from a bridge the state of an instance.
 	statePoll = 100 * time.Millisecond
 )
 

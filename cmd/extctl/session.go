@@ -100,7 +100,7 @@ func (a *app) onMesh(limit time.Duration, f func(context.Context, *session, []st
 	}
 }
 
-// explainTimeout states how long a command had whose time is over.
+// explainTimeout states the time limit of a command that has reached it.
 func explainTimeout(err error, limit time.Duration) error {
 	if limit <= 0 || !errors.Is(err, context.DeadlineExceeded) || as[*failure](err) || as[*rpc.Error](err) {
 		return err

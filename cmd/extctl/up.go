@@ -192,7 +192,7 @@ func startNATS(a *app, o upOptions, logger *slog.Logger) (*natsd.Server, error) 
 	return srv, err
 }
 
-// alreadyRunning is the error of an up whose data directory another one uses.
+// alreadyRunning is the error of an up if another one uses its data directory.
 func alreadyRunning(locked *storelock.LockedError, o upOptions) error {
 	f := &failure{code: exitOther, err: locked, hint: "a mesh is already running: extctl list"}
 	switch {

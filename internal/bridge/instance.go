@@ -102,7 +102,7 @@ func (s *instance) apply(kind state.Kind, reason string) (accepted bool) {
 	return s.mesh.Apply(state.Event{Kind: kind, Reason: reason})
 }
 
-// servingEnded reports why a run takes no more calls. While the instance is stopping, that is the reason.
+// servingEnded reports why a run takes no further calls. While the instance is stopping, that is the reason.
 func (s *instance) servingEnded(why error) {
 	if s.stopped() {
 		s.apply(state.Stop, "")
@@ -121,7 +121,7 @@ func (s *instance) restart() {
 var errDrain = errors.New(state.ReasonDrain)
 
 // drain finishes the calls in flight and accepts no new ones until an operator requests a restart. That also applies if the
-// process exits in the meantime or was not ready yet. The result says when NATS has stopped sending it calls, and when those
+// process exits in the meantime or was not ready yet. The result states when NATS has stopped sending it calls, and when those
 // in flight are complete.
 func (s *instance) drain() serving {
 	s.restartsWhenIdle.Store(false)

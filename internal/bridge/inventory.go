@@ -65,7 +65,7 @@ func (v *inventory) add(ref wire.InstanceRef, entry func() wire.InventoryInstanc
 	v.change(ref)
 }
 
-// change reports an instance whose entry has changed. It does nothing if the instance is not listed.
+// change reports an instance after its entry has changed. It does nothing if the instance is not listed.
 func (v *inventory) change(ref wire.InstanceRef) {
 	v.mu.Lock()
 	if v.listed[ref] != nil {

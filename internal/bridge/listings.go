@@ -13,7 +13,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// listingKind is a list of an MCP server besides that of its tools.
+// listingKind is another list of an MCP server than the list of its tools.
 type listingKind struct {
 	method     string
 	capability string // the server lists it if it has declared this

@@ -21,7 +21,7 @@ func (s *instance) handleStderr(line string) {
 	s.keepLine(line, "", droppedLines(line))
 }
 
-// keepLine stores and publishes a line for extctl logs. dropped is the number of lines that it stands for.
+// keepLine stores and publishes a line for extctl logs. dropped is the number of lines that it replaces.
 func (s *instance) keepLine(line, stream string, dropped int) {
 	l := Line{At: time.Now().UTC(), Text: line, Stream: stream, Dropped: dropped}
 	s.lines.add(l)
@@ -118,7 +118,7 @@ type noiseTail struct {
 const maxNoiseLine = 4 << 10
 
 func (t *noiseTail) add(line []byte) {
-	if t == nil { // over HTTP there is none
+	if t == nil { // absent over HTTP
 		return
 	}
 	t.mu.Lock()

@@ -66,7 +66,7 @@ func (s *subscriptions) renew(uri string) (outcome int) {
 	l.until = time.Now().Add(subscriptionLease)
 	s.leases[uri] = l
 	if s.sweep == nil {
-		s.sweep = time.AfterFunc(subscriptionLease, s.expire) // ends when there are no more subscriptions
+		s.sweep = time.AfterFunc(subscriptionLease, s.expire) // ends after the last subscription
 	}
 	return outcome
 }

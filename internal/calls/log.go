@@ -104,7 +104,7 @@ type Extension struct {
 	slow, before []Record // of this period and of the one before, in no order
 	maxFailures  int
 	maxSlow      int
-	removed      bool // no more tools get counts
+	removed      bool // further tools get no counts
 }
 
 // tool is what is counted of a tool.

@@ -18,7 +18,7 @@ func TakeOver(file string) (ended int, release func(), err error) {
 	release = func() {}
 	var pid, started int
 	var prefix string
-	text, err := document.ReadFile(file) // the extensions' directories are beside it, and their programs may replace it
+	text, err := document.ReadFile(file) // the extensions' directories are next to it, and their programs may replace it
 	if err == nil {
 		if _, err := fmt.Sscanf(string(text), "%d %d %s", &pid, &started, &prefix); err == nil && validPrefix(prefix) {
 			if processIs(pid, started) {

@@ -106,7 +106,7 @@ func stateOf(all []State, path string) (found State) {
 	return found
 }
 
-// TestIncompleteUndo undoes an import whose client's file cannot be read, and again when it can.
+// TestIncompleteUndo undoes an import while the client's file cannot be read, and again when it can.
 func TestIncompleteUndo(t *testing.T) {
 	e, path := place(t, ".cursor/mcp.json", `{"mcpServers": {"a": {"command": "x"}}}`)
 	before := read(t, path)
@@ -249,7 +249,7 @@ func TestHomeIsProject(t *testing.T) {
 	}
 }
 
-// TestAssignmentsInFlags: a flag whose value assigns a secret.
+// TestAssignmentsInFlags: a flag with a value that assigns a secret.
 func TestAssignmentsInFlags(t *testing.T) {
 	m := member{Args: []string{"run", "--env=API_KEY=sk-0123456789", "--header=Authorization: Bearer 0123456789", "--env=DEBUG=1", "--url=http://h/x"}}
 	moved := moveSecrets("s", &m)

@@ -95,7 +95,7 @@ const (
 
 // StartLimit is how long a start may take, from the start of the process to the end of the handshake.
 type StartLimit struct {
-	Idle time.Duration // after this long, a start whose processes do nothing has failed
+	Idle time.Duration // after this long, a start has failed if its processes do nothing
 	Max  time.Duration // after this long, every start has failed
 }
 

@@ -219,7 +219,7 @@ func (n *session) forgetLocked(which func(*stream) bool) {
 	}
 }
 
-// find returns the session of a request. If there is none, it has answered the request.
+// find returns the session of a request. Without a session, it has answered the request.
 func (x *exchange) find() *session {
 	id := x.r.Header.Get(mcp.HeaderSession)
 	if id == "" {
@@ -333,7 +333,7 @@ func (x *exchange) session() {
 	x.events(n, s, from)
 }
 
-// unread stands for the first event that no GET request has got: a client without event ids continues there.
+// unread is the first event that no GET request has received: a client without event ids continues there.
 const unread = -1
 
 // resume finds the stream of an event id, and the number of the event after it.

@@ -41,7 +41,7 @@ func Scan(text []byte) (e Envelope, err error) {
 	return e, err
 }
 
-// set stores a member, whose value is at the offset at.
+// set stores a member; its value is at the offset at.
 func (e *Envelope) set(key, value []byte, at int) {
 	again := false // a member like this one occurred before, or a parser may take it for one
 	switch string(key) {

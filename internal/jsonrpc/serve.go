@@ -175,7 +175,7 @@ func Protect(ctx context.Context, h rpc.Handler, r *rpc.Request) (result json.Ra
 	return h.Handle(ctx, r)
 }
 
-// PanicError is the error of a call whose handler panicked; on the wire it is CodeInternal.
+// PanicError is the error of a call if its handler panicked; on the wire it is CodeInternal.
 type PanicError struct {
 	Method string
 	Value  any

@@ -45,7 +45,7 @@ type sourceDir struct {
 	tooMany  bool             // files, as has been printed
 }
 
-// stamp tells whether a file is still the same.
+// stamp shows whether a file is still the same.
 type stamp struct {
 	size int64
 	mod  time.Time
@@ -143,7 +143,7 @@ func isVenv(dir string) bool {
 // Config is what a Watcher works on.
 type Config struct {
 	Scan   func(context.Context) []discovery.Candidate // finds the extensions
-	Ignore []string                                    // names of directories whose files do not count
+	Ignore []string                                    // names of directories with files that do not count
 	Note   func(format string, args ...any)            // gets a line for people about each restart
 }
 

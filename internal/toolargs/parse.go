@@ -181,7 +181,7 @@ func (p Property) Choices() (words []string) {
 	var s struct {
 		Enum []json.RawMessage `json:"enum"`
 	}
-	_ = json.Unmarshal(p.schema, &s) // without a list there is none
+	_ = json.Unmarshal(p.schema, &s) // absent without a list
 	for _, value := range s.Enum {
 		words = append(words, word(p.Name, value, p.types))
 	}
@@ -219,7 +219,7 @@ func properties(schema json.RawMessage) []Property {
 		var s struct {
 			Description string `json:"description"`
 		}
-		_ = json.Unmarshal(m.Value, &s) // without a description there is none
+		_ = json.Unmarshal(m.Value, &s) // absent without a description
 		out = append(out, Property{Name: m.Key, Description: s.Description, Required: slices.Contains(required, m.Key), schema: m.Value})
 	}
 	return out

@@ -184,7 +184,7 @@ func (t serversTable) memberNames() map[string]string {
 	return names
 }
 
-// memberName returns the member's name for the name of a server: the same, or a legal one; "" if there is none.
+// memberName returns the member's name for the name of a server: the same, or a legal one; "" if no legal name can be made of it.
 func memberName(name string) string {
 	if idSyntax.MatchString(name) && len(name) <= maxServerName && !wire.ReservedMember(name) {
 		return name

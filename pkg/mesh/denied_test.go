@@ -51,7 +51,7 @@ func TestDeniedSubscription(t *testing.T) {
 	}
 	natstest.Eventually(t, "it says that it may not listen", is(heartbeat.Failed, "subscription to ext.x.rpc;"))
 	if said := beatsUntil(t, heard, heartbeat.Failed); slices.Contains(said, heartbeat.Ready) {
-		// It waits a fifth of a second for the word of a refusal, which may come later on a busy machine.
+		// It waits a fifth of a second for a refusal, which may come later on a busy machine.
 		if took := time.Since(began); took < 200*time.Millisecond {
 			t.Errorf("it was ready before it was allowed to be: %v, within %s", said, took)
 		}

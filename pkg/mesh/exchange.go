@@ -217,12 +217,12 @@ func (r *reception) gaveUp(cause error) error {
 	return rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "%s did not answer in time", r.t.id)
 }
 
-// lost is the error of a call whose answer may have been lost.
+// lost is the error of a call if its answer may have been lost.
 func (r *reception) lost() error {
 	return rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "no answer of %s arrived in time: the connection to NATS was down meanwhile", r.t.id)
 }
 
-// closed is the error of a call whose connection was closed after it had been sent.
+// closed is the error of a call if its connection was closed after it had been sent.
 func (r *reception) closed() error {
 	return fmt.Errorf("%w: %w", rpc.Errorf(rpc.CodeUnavailable, rpc.RanMaybe, "no answer of %s can arrive", r.t.id), nats.ErrConnectionClosed)
 }
