@@ -164,14 +164,16 @@ func (m *shippedMesh) testCalls(t *testing.T) {
 	}
 
 	short, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	before := m.cancellations()
 	_, err := m.client.Call(short, "ext_slow_slow", nil)
 	cancel()
 	if !errors.Is(err, rpc.CodeTimeout) {
 		t.Errorf("a call without enough time: %v", err)
 	}
-	eventually(t, time.Minute, "the cancellation reaches the child", func() bool { return m.cancellations() == 1 })
+	eventually(t, time.Minute, "the cancellation reaches the child", func() bool { return m.cancellations() > before })
 
 	// A caller that disconnects during a call: the next keepalive has no responders.
+	before = m.cancellations()
 	gone := m.connect(t, "agent")
 	frames, err := gone.SubscribeSync(gone.NewInbox())
 	if err != nil {
@@ -183,7 +185,7 @@ func (m *shippedMesh) testCalls(t *testing.T) {
 		t.Fatalf("the first frame: %v, %v", f, err)
 	}
 	gone.Close()
-	eventually(t, time.Minute, "the call of a caller that has gone is cancelled", func() bool { return m.cancellations() == 2 })
+	eventually(t, time.Minute, "the call of a caller that has gone is cancelled", func() bool { return m.cancellations() > before })
 }
 
 // reservedID marks subjects that the account's imports treat as calls or acknowledgements, because imports have no deny list.
