@@ -54,7 +54,7 @@ func setEnabled(ctx context.Context, a *app, f hostFlags, id string, on bool) er
 	// A disabled id can be enabled without its extension; otherwise it could not be removed from the list.
 	if !on || !slices.Contains(h.settings().Disabled, id) {
 		if _, _, err := h.find(ctx, id); err != nil {
-			if _, ok := h.unreadable(ctx, id); !ok || on { // one with a broken manifest may still run as it was before
+			if on || brokenDir(id, h.all(ctx)) == "" { // one with a broken manifest may still run as it was before
 				return err
 			}
 		}

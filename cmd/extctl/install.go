@@ -187,7 +187,7 @@ func (in *installation) collision(c discovery.Candidate) error {
 
 // copyIt copies the extension into the first search path.
 func (in *installation) copyIt(ctx context.Context) error {
-	target, err := in.target()
+	target, err := in.target(ctx)
 	if err != nil {
 		return err
 	}
@@ -290,7 +290,7 @@ func (in *installation) advise() {
 }
 
 // target returns the directory for the copy, or an error if it is in use. An update replaces the old copy in its place.
-func (in *installation) target() (string, error) {
+func (in *installation) target(ctx context.Context) (string, error) {
 	root, err := in.host.firstPath()
 	if err != nil {
 		return "", err
@@ -302,22 +302,25 @@ func (in *installation) target() (string, error) {
 		if err := in.checkTarget(target); err != nil {
 			return "", err
 		}
-		return target, in.checkSeparate(root, target)
+		return target, in.checkSeparate(target)
 	}
 	c := same[0] // it takes precedence over the others, which are not changed
 	version := c.Manifest.Plugin.Version
-	if c.RootIndex != 0 || slices.ContainsFunc(in.host.settings().Links, func(link string) bool { return sameDir(link, c.Root) }) {
+	if c.RootIndex != 0 || !in.host.isDirect(ctx, c) || slices.ContainsFunc(in.host.settings().Links, func(link string) bool { return sameDir(link, c.Root) }) {
 		return "", in.collision(c)
 	}
 	if !in.update {
 		return "", fail(exitExists, "%s %s is installed in %s", in.id(), version, c.Root).
 			with("replace it with --update", map[string]any{"path": c.Root, "version": version})
 	}
+	if in.host.configures(c.Root) {
+		return "", usage("%s is, or contains, a search path or the target of a link, and cannot be replaced; update it in place", c.Root)
+	}
 	in.out.Action, in.out.Replaced = "updated", version
-	return c.Root, in.checkSeparate(root, c.Root)
+	return c.Root, in.checkSeparate(c.Root)
 }
 
-// firstPath is the first search path; its canonical path if it exists.
+// firstPath is the canonical path of the first search path.
 func (h localHost) firstPath() (string, error) {
 	paths := h.settings().SearchPaths
 	if len(paths) == 0 {
@@ -327,51 +330,50 @@ func (h localHost) firstPath() (string, error) {
 	if err != nil {
 		return "", fail(exitCopyFailed, "%w", err)
 	}
-	if canonical, err := filepath.EvalSymlinks(root); err == nil {
-		root = canonical
-	}
-	return root, nil
+	return resolve(root), nil
 }
 
-// checkTarget fails if target exists. With --update, an extension with a broken manifest there may be replaced.
+// resolve replaces the symbolic links in an absolute path, whose end may not exist.
+func resolve(path string) string {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		return real
+	}
+	parent := filepath.Dir(path)
+	if parent == path {
+		return path
+	}
+	return filepath.Join(resolve(parent), filepath.Base(path))
+}
+
+// checkTarget fails if a new extension cannot be in target.
 func (in *installation) checkTarget(target string) error {
+	if slices.Contains(in.host.settings().IgnoreDirs, in.id()) {
+		return usage("no extension is found in %s: extensions.ignore_dirs contains %q", target, in.id())
+	}
 	info, err := os.Lstat(target)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	f := fail(exitExists, "%s exists", target)
 	f.data = map[string]any{"path": target}
-	_, noManifest := os.Lstat(filepath.Join(target, manifest.FileName))
-	if _, err := os.Lstat(filepath.Join(target, manifest.SidecarName)); err == nil {
-		noManifest = nil
-	}
 	switch {
 	case err != nil:
 		return fail(exitCopyFailed, "%w", err)
 	case info.Mode()&fs.ModeSymlink != 0:
-		f.hint = "it is a symbolic link; extctl uninstall " + in.id() + " removes the link only"
-	case !info.IsDir() || noManifest != nil:
-		f.hint = "the target exists and is not an extension; move or remove it"
-	case slices.ContainsFunc(in.installed.Candidates, func(c discovery.Candidate) bool { return c.Root == target }):
+		f.hint = "it is a symbolic link; remove it by hand"
+	case slices.ContainsFunc(slices.Concat(in.installed.Candidates, in.installed.Shadowed), func(c discovery.Candidate) bool { return c.Root == target }):
 		f.hint = "it contains another extension; rename its directory to that extension's id"
-	case in.host.configures(target):
-		f.hint = "it is or contains a search path or the target of a link, and its manifest is not valid; correct the manifest there"
-	case !in.update:
-		f.hint = "its manifest is not valid; replace it with --update"
 	default:
-		in.out.Action = "updated"
-		return nil
+		f.hint = "no extension " + in.id() + " is found in it; move or remove it"
 	}
 	return f
 }
 
 // checkSeparate fails if the target and the source contain each other, or the target is inside another extension, where
 // discovery would not find it.
-func (in *installation) checkSeparate(root, target string) error {
+func (in *installation) checkSeparate(target string) error {
 	source := in.source.Root
 	switch {
-	case target == root:
-		return usage("%s is itself a search path and cannot be replaced; update it in place", root)
 	case source == target:
 		return usage("%s is also the target of the installation", source)
 	case discovery.Within(source, target), discovery.Within(target, source):

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -96,14 +97,12 @@ func (u removal) String() string {
 	return "remove " + u.dir + " and everything in it"
 }
 
-// planRemoval finds what makes id an extension of this host: a link, a symbolic link or a directory.
+// planRemoval finds what makes id an extension of this host: a link, a symbolic link or a directory. A directory is removed only
+// if an extension is found in it: whatever else has this name belongs to the user.
 func (h localHost) planRemoval(ctx context.Context, id string) (removal, error) {
 	c, others, err := h.find(ctx, id)
 	if err != nil {
-		if u, ok := h.unreadable(ctx, id); ok && exitCode(err) == exitNotFound {
-			return u, nil
-		}
-		return removal{}, err
+		return h.planUnlink(ctx, id, err)
 	}
 	u := removal{out: uninstallJSON{ID: id, Version: c.Manifest.Plugin.Version, Action: "unlinked", Path: c.Root}}
 	if len(others) > 0 {
@@ -122,50 +121,58 @@ func (h localHost) planRemoval(ctx context.Context, id string) (removal, error) 
 		u.link = h.settings().Links[c.RootIndex-len(paths)]
 		return u, usage("%s is a subdirectory of the link %s; remove it by hand, or remove the link from extensions.links", c.Root, u.link)
 	}
-	if h.settings().FollowLinks { // otherwise the directory was found by itself, whatever leads to it
-		if u.symlink = linkTo(paths[c.RootIndex], c); u.symlink != "" {
-			return u, nil
+	if !h.isDirect(ctx, c) {
+		if u.symlink = linkTo(paths[c.RootIndex], c); u.symlink == "" {
+			return u, usage("%s is found through a symbolic link; remove that link by hand", c.Root)
 		}
+		return u, nil
 	}
-	if u.dir = c.Root; sameDir(paths[c.RootIndex], c.Root) {
-		return u, usage("%s is itself a search path; remove it from extensions.search_paths", c.Root)
+	if h.configures(c.Root) {
+		return u, usage("%s is, or contains, a search path or the target of a link; remove it from extensions.yaml", c.Root)
 	}
 	if other := inside(c.Root, h.all(ctx)); other != "" {
 		return u, usage("%s also contains the extension %s; remove %s by hand", c.Root, other, id)
 	}
-	u.out.Action = "removed"
+	u.dir, u.out.Action = c.Root, "removed"
 	return u, nil
 }
 
-// unreadable finds what is named id and has no manifest that can be used: a link that discovery does not follow or that leads to
-// nothing, or a directory with a manifest that is broken. What has an extension, with whatever id, is not unreadable.
-func (h localHost) unreadable(ctx context.Context, id string) (removal, bool) {
-	u := removal{out: uninstallJSON{ID: id, Action: "unlinked"}}
-	report := h.all(ctx)
-	for _, link := range h.settings().Links { // a search path may contain its target
-		if filepath.Base(link) == id && !hasExtension(link, report) {
-			u.link, u.out.Path = link, link
-			return u, true
+// planUnlink finds the entry of extensions.links that is named id and leads to nothing. notFound is the error without one.
+func (h localHost) planUnlink(ctx context.Context, id string, notFound error) (removal, error) {
+	for _, link := range h.settings().Links {
+		if _, err := os.Stat(link); filepath.Base(link) == id && errors.Is(err, fs.ErrNotExist) {
+			return removal{link: link, out: uninstallJSON{ID: id, Action: "unlinked", Path: link}}, nil
 		}
 	}
-	for _, dir := range h.settings().SearchPaths {
-		path := filepath.Join(dir, id)
-		info, err := os.Lstat(path)
-		switch {
-		case err != nil || hasExtension(path, report) && (info.Mode()&fs.ModeSymlink == 0 || h.settings().FollowLinks):
-			continue
-		case info.Mode()&fs.ModeSymlink == 0:
-			if isBroken(path, report) && !report.Incomplete && !h.configures(path) {
-				u.dir, u.out.Path, u.out.Action = path, path, "removed"
-				return u, true
-			}
-			continue
-		}
-		u.symlink = path
-		u.out.Path, _ = os.Readlink(path) // for display only
-		return u, true
+	if dir := brokenDir(id, h.all(ctx)); dir != "" {
+		return removal{}, fail(exitNotFound, "%s has a manifest with errors, so that its id is not certain; correct it, or remove the directory or its link by hand", dir)
 	}
-	return u, false
+	return removal{}, notFound
+}
+
+// brokenDir is the directory named id whose manifest has errors, or "".
+func brokenDir(id string, report discovery.Report) string {
+	for _, d := range report.Diagnostics {
+		dir, file := filepath.Split(d.Path)
+		isManifest := file == manifest.FileName || file == manifest.SidecarName
+		if d.Level == manifest.Error && isManifest && filepath.Base(dir) == id {
+			return filepath.Clean(dir)
+		}
+	}
+	return ""
+}
+
+// isDirect reports whether the extension is found without following symbolic links.
+func (h localHost) isDirect(ctx context.Context, c discovery.Candidate) bool {
+	if !h.settings().FollowLinks {
+		return true
+	}
+	cfg := h.cfg
+	cfg.Settings.FollowLinks = false
+	report := h.with(cfg).all(ctx)
+	return slices.ContainsFunc(slices.Concat(report.Candidates, report.Shadowed), func(other discovery.Candidate) bool {
+		return other.Root == c.Root
+	})
 }
 
 // configures reports whether a search path or the target of a link is a directory, or is in it.
@@ -174,23 +181,6 @@ func (h localHost) configures(dir string) bool {
 	return err != nil || slices.ContainsFunc(slices.Concat(h.settings().SearchPaths, h.settings().Links), func(path string) bool {
 		path, err := canonical(path)
 		return err == nil && discovery.Within(dir, path)
-	})
-}
-
-// hasExtension reports whether an extension is in the directory that path leads to, or is that directory.
-func hasExtension(path string, report discovery.Report) bool {
-	dir, err := canonical(path)
-	return err == nil && slices.ContainsFunc(slices.Concat(report.Candidates, report.Shadowed), func(c discovery.Candidate) bool {
-		return discovery.Within(dir, c.Root)
-	})
-}
-
-// isBroken reports whether a directory has a manifest with errors.
-func isBroken(dir string, report discovery.Report) bool {
-	dir, err := canonical(dir)
-	return err == nil && slices.ContainsFunc(report.Diagnostics, func(d manifest.Diagnostic) bool {
-		isManifest := slices.Contains([]string{manifest.FileName, manifest.SidecarName}, filepath.Base(d.Path))
-		return d.Level == manifest.Error && isManifest && sameDir(filepath.Dir(d.Path), dir)
 	})
 }
 
