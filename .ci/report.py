@@ -4,7 +4,7 @@ value of EXTMESH_SLOW: if a second argument is given, it is a file to which thos
 expression for all."""
 import collections, json, os, re, sys
 
-output, failed, skipped, ended = collections.defaultdict(list), [], [], 0
+output, failed, skipped, started, ended = collections.defaultdict(list), [], [], 0, 0
 for line in open(sys.argv[1], errors="replace"):
     try:
         event = json.loads(line)
@@ -19,8 +19,11 @@ for line in open(sys.argv[1], errors="replace"):
         failed.append(key)
     elif action == "skip" and key[1]:
         skipped.append(key)
-    if action in ("pass", "fail") and not key[1]:
+    if action == "start":
+        started += 1
+    if action in ("pass", "fail", "skip") and not key[1]:
         ended += 1
+    if action in ("pass", "fail") and not key[1]:
         print(f"{action}  {key[0]}  {event.get('Elapsed', 0):.1f}s")
 for key in failed:
     print(f"\n--- {key[0]} {key[1] or ''}")
@@ -37,4 +40,6 @@ if len(sys.argv) > 2:
     with open(sys.argv[2], "w") as f:
         f.write("|".join(sorted(f"^{name}$" for name in slow)))
 print("".join(output[None]))
-sys.exit(1 if failed or wrong or not ended else 0)
+if started != ended:
+    print(f"{started} packages were started, and {ended} ended: the go command was stopped")
+sys.exit(1 if failed or wrong or not ended or started != ended else 0)

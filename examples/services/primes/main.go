@@ -51,7 +51,7 @@ func main() {
 		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the program at once
 	var err error
 	if *onStdio {
 		err = stdio.Serve(ctx, os.Stdin, os.Stdout, tools())
