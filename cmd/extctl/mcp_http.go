@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -65,7 +66,10 @@ func (f *httpFlags) listen(logger *slog.Logger) (l net.Listener, o door.HTTPOpti
 			Hint: "pass --tokens FILE (extctl mcp token NAME makes an entry), or listen on 127.0.0.1",
 		}
 	}
-	o = door.HTTPOptions{Hosts: lowerAll(f.hosts), Origins: f.origins, Drain: cmp.Or(f.drain, -1), Rate: f.rate}
+	o = door.HTTPOptions{Drain: cmp.Or(f.drain, -1), Rate: f.rate}
+	if o.Hosts, o.Origins, err = f.allowed(); err != nil {
+		return nil, o, "", err
+	}
 	switch {
 	case f.rate < 0:
 		return nil, o, "", usage("--rate %d: want a positive number", f.rate)
@@ -93,6 +97,25 @@ func (f *httpFlags) listen(logger *slog.Logger) (l net.Listener, o door.HTTPOpti
 	}
 	scheme := map[bool]string{false: "http", true: "https"}[o.TLS != nil]
 	return l, o, scheme + "://" + l.Addr().String() + "/mcp", nil
+}
+
+// allowed returns the hosts and origins in the form in which requests are compared with them.
+func (f *httpFlags) allowed() (hosts, origins []string, err error) {
+	for _, host := range f.hosts {
+		name := strings.ToLower(strings.Trim(host, "[]"))
+		if net.ParseIP(name) == nil && (name == "" || strings.ContainsAny(name, "/:*[] ")) {
+			return nil, nil, usage("--allow-host %q: want a name or an address without scheme and port, such as mcp.example.com", host)
+		}
+		hosts = append(hosts, name)
+	}
+	for _, origin := range f.origins {
+		u, err := url.Parse(strings.ToLower(origin))
+		if err != nil || u.Scheme == "" || u.Host == "" || u.Scheme+"://"+u.Host != strings.ToLower(origin) {
+			return nil, nil, usage("--allow-origin %q: want scheme and host without a path, such as https://app.example.com or https://*.example.com", origin)
+		}
+		origins = append(origins, u.String())
+	}
+	return hosts, origins, nil
 }
 
 // localAddr completes an address, and reports whether only this machine can reach it.
@@ -169,13 +192,6 @@ func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		return c.pair, nil
 	}
 	return nil, err
-}
-
-func lowerAll(in []string) (out []string) {
-	for _, s := range in {
-		out = append(out, strings.ToLower(s))
-	}
-	return out
 }
 
 // serve serves a Door on standard input and output, or over HTTP.

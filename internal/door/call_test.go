@@ -396,13 +396,17 @@ func TestOwnErrors(t *testing.T) {
 	b.serve("x", func(*nats.Msg, string, json.RawMessage) (string, error) {
 		return "", &rpc.Error{Code: code, Message: "no <city>", Data: json.RawMessage(`{"n":1.0,"kind":"not_found"}`)}
 	})
-	p := b.door(Options{}).pipe(t)
-	for _, code = range []rpc.Code{-32602, 7, -32001, -32021} {
+	d := b.door(Options{})
+	p, w := d.pipe(t), d.web(t, HTTPOptions{})
+	for _, code = range []rpc.Code{-32602, 7, -32001, -32021, rpc.CodeMethodNotFound} {
 		own := fmt.Sprintf(`{"code":%d,"message":"no \u003ccity\u003e","data":{"n":1.0,"kind":"not_found"}}`, code)
 		p.want(callMessage("1", "ext_x_fail", ""), `{"jsonrpc":"2.0","id":1,"error":`+own+`}`)
 		if code == -32001 { // reserved for the protocol in the modern era
 			own = `{"code":-32603,"message":"no \u003ccity\u003e","data":{"code":-32001,"data":{"n":1.0,"kind":"not_found"}}}`
 		}
 		p.want(callMessage("1", "ext_x_fail", ","+modernMeta), `{"jsonrpc":"2.0","id":1,"error":`+own+`}`)
+		if a := w.do("POST", "", callMessage("1", "ext_x_fail", ","+modernMeta), modernHeader("tools/call", "ext_x_fail")); a.status != 200 || a.body != `{"jsonrpc":"2.0","id":1,"error":`+own+`}` {
+			t.Errorf("over HTTP: %+v", a)
+		}
 	}
 }

@@ -331,18 +331,33 @@ func (x *exchange) modern(q *request) {
 	}
 	c := x.newClient()
 	c.calls = nil
+	_, events := x.accepts()
 	if q.method == mcp.MethodListen {
+		if !events {
+			x.refuse(http.StatusNotAcceptable, "Accept must include text/event-stream")
+			return
+		}
 		x.listen(c, q)
 		return
 	}
 	reply := &reply{x: x}
-	q.notify = reply.notify
+	q.notify = func([]byte) {} // a client that takes only JSON gets only the result
+	if events {
+		q.notify = reply.notify
+		if !c.isQuick(q) {
+			reply.keepOpen()
+		}
+	}
 	result, e := c.serve(x.r.Context(), q)
 	switch {
 	case e == errNoAnswer:
 		reply.end(http.StatusOK, nil)
 	case e != nil:
-		reply.end(statusOf(e), jsonrpc.AppendError(nil, q.id, e))
+		status := http.StatusOK
+		if e.Code == rpc.CodeMethodNotFound && !q.isCall() { // otherwise it is an extension's own error
+			status = http.StatusNotFound
+		}
+		reply.end(status, jsonrpc.AppendError(nil, q.id, e))
 	default:
 		reply.end(http.StatusOK, jsonrpc.AppendResult(make([]byte, 0, len(result)+len(q.id)+64), q.id, result))
 	}
@@ -377,17 +392,6 @@ func (x *exchange) listen(c *client, q *request) {
 }
 
 var errDraining = errors.New("the server stops")
-
-// statusOf is the HTTP status of a JSON-RPC error of the modern era.
-func statusOf(e *rpc.Error) int {
-	switch e.Code {
-	case rpc.CodeMethodNotFound:
-		return http.StatusNotFound
-	case mcp.CodeHeaderMismatch, mcp.CodeMissingCapability, mcp.CodeUnsupportedVersion:
-		return http.StatusBadRequest
-	}
-	return http.StatusOK
-}
 
 // schemaOf returns the input schema of the tool that is called, or nil.
 func (x *exchange) schemaOf(q *request) []byte {

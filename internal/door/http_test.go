@@ -171,6 +171,8 @@ func TestHTTPChecks(t *testing.T) {
 		{"slash at the end", "POST", "/", pingLine, []map[string]string{session}, 200, `"result":{}`},
 		{"modern", "POST", "", modernList, []map[string]string{modernHeader("tools/list", "")}, 200, `"tools":[`},
 		{"modern, only JSON", "POST", "", modernList, []map[string]string{modernHeader("tools/list", ""), with("Accept", "application/json")}, 200, `"tools":[`},
+		{"modern, a subscription only as JSON", "POST", "", `{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"notifications":{},` + modernMeta + `}}`,
+			[]map[string]string{modernHeader(mcp.MethodListen, ""), with("Accept", "application/json")}, 406, "text/event-stream"},
 		{"any type", "POST", "", pingLine, []map[string]string{session, with("Accept", "*/*")}, 200, ""},
 		{"charset", "POST", "", pingLine, []map[string]string{session, with("Content-Type", "application/json; charset=utf-8")}, 200, ""},
 		{"unknown path", "POST", "/x", pingLine, []map[string]string{session}, 404, "the MCP endpoint is /mcp"},

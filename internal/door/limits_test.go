@@ -175,9 +175,14 @@ func (p *pipes) dial() net.Conn {
 // inBubble runs f with an HTTP server in a synctest bubble.
 func inBubble(t *testing.T, o HTTPOptions, f func(t *testing.T, p *pipes)) {
 	t.Helper()
+	inBubbleWith(t, Options{}, o, f)
+}
+
+func inBubbleWith(t *testing.T, options Options, o HTTPOptions, f func(t *testing.T, p *pipes)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		p := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
-		d := runDoor(t, Options{})
+		d := runDoor(t, options)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- d.ServeHTTP(ctx, p, o) }() // ends with ctx
@@ -271,6 +276,34 @@ func TestSlowReader(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestSlowAnswer checks that an answer of the modern era that takes long becomes a stream, unless the client takes only JSON.
+func TestSlowAnswer(t *testing.T) {
+	const wait = 40 * time.Second // for the mesh, which does not come
+	for accept, want := range map[string]string{"application/json, text/event-stream": "text/event-stream", "application/json": "application/json"} {
+		inBubbleWith(t, Options{Wait: wait}, HTTPOptions{}, func(t *testing.T, p *pipes) {
+			c := p.dial()
+			defer c.Close()
+			began := time.Now()
+			_, err := fmt.Fprintf(c, "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: %s\r\nMCP-Protocol-Version: %s\r\nMcp-Method: tools/list\r\nContent-Length: %d\r\n\r\n%s",
+				accept, mcp.Modern, len(modernList), modernList)
+			if err != nil {
+				t.Fatal(err)
+			}
+			res, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			took := time.Since(began)
+			if kind := res.Header.Get("Content-Type"); kind != want || (took == keepAliveEvery) != (want == "text/event-stream") {
+				t.Errorf("Accept: %s: %s after %v", accept, kind, took)
+			}
+			if body, err := io.ReadAll(res.Body); err != nil || !strings.Contains(string(body), `"tools":[`) || time.Since(began) != wait {
+				t.Errorf("Accept: %s: %s after %v, %v", accept, body, time.Since(began), err)
+			}
+		})
+	}
 }
 
 // TestRevokedToken checks that an open stream ends after its token was removed from the file, or got other credentials.
