@@ -24,6 +24,11 @@ func (t Token) Permits(profile string) bool {
 	return len(t.Profiles) == 0 || slices.Contains(t.Profiles, profile)
 }
 
+// IsExpired reports whether the token is not valid any more.
+func (t Token) IsExpired(now time.Time) bool {
+	return !t.Expires.IsZero() && !now.Before(t.Expires)
+}
+
 // Profile is a selection of tools for clients of the MCP server.
 type Profile struct {
 	Only, Exclude         []string

@@ -100,7 +100,7 @@ func (d *Door) ServeHTTP(ctx context.Context, l net.Listener, o HTTPOptions) err
 		case err := <-ended:
 			return err
 		case now := <-sweep.C:
-			h.sessions.sweep(now)
+			h.sessions.sweep(now, h.permits)
 			h.dialled.sweep(now, identityIdle)
 		case <-ctx.Done():
 			h.shutdown(context.WithoutCancel(ctx), srv)

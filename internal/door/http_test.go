@@ -616,11 +616,11 @@ func TestSweep(t *testing.T) {
 	_, d := helloBed(t)
 	w := d.web(t, HTTPOptions{})
 	session := w.begin("2025-11-25")
-	w.h.sessions.sweep(time.Now().Add(sessionIdle - time.Minute))
+	w.h.sessions.sweep(time.Now().Add(sessionIdle-time.Minute), w.h.permits)
 	if a := w.do("POST", "", pingLine, session); a.status != 200 {
 		t.Errorf("before the time: %+v", a)
 	}
-	w.h.sessions.sweep(time.Now().Add(sessionIdle + time.Minute))
+	w.h.sessions.sweep(time.Now().Add(sessionIdle+time.Minute), w.h.permits)
 	if a := w.do("POST", "", pingLine, session); a.status != 404 {
 		t.Errorf("after the time: %+v", a)
 	}
@@ -628,6 +628,30 @@ func TestSweep(t *testing.T) {
 	defer d.view.mu.Unlock()
 	if len(d.view.listeners) != 0 {
 		t.Error("the session is still notified")
+	}
+}
+
+// TestSweepRevoked ends sessions whose token was removed, or has another context.
+func TestSweepRevoked(t *testing.T) {
+	_, d := helloBed(t)
+	path := writeTokens(t, "", "ada", "bob")
+	tokens := loadTokens(t, path)
+	w := d.web(t, HTTPOptions{Tokens: tokens})
+	ada, bob := w.begin("2025-11-25", auth("ada")), w.begin("2025-11-25", auth("bob"))
+	sweep := func(more string, names ...string) {
+		rewriteTokens(t, path, more, names...)
+		tokens.mu.Lock()
+		tokens.looked, tokens.size = time.Time{}, -1
+		tokens.mu.Unlock()
+		w.h.sessions.sweep(time.Now(), w.h.permits)
+	}
+	sweep("", "ada")
+	if w.h.sessions.get(bob["Mcp-Session-Id"]) != nil || w.h.sessions.get(ada["Mcp-Session-Id"]) == nil {
+		t.Error("want the session of ada only")
+	}
+	sweep(", context: other", "ada")
+	if n := w.h.sessions.number(); n != 0 {
+		t.Errorf("%d sessions are left", n)
 	}
 }
 

@@ -120,6 +120,11 @@ func bearer(r *http.Request) string {
 	return strings.TrimSpace(token)
 }
 
+// permits reports whether there still is a token with the name and the credentials of a client.
+func (h *httpServer) permits(c *client) bool {
+	return h.opt.Tokens == nil || h.opt.Tokens.permit(c.principal, c.natsContext, c.view.profile)
+}
+
 // isStillPermitted reports whether the client of a stream would be permitted to open it now.
 func (x *exchange) isStillPermitted() bool {
 	if x.h.opt.Tokens == nil {

@@ -17,10 +17,10 @@ import (
 
 // The limits of sessions of the legacy era.
 const (
-	sessionIdle  = 30 * time.Minute // without a request or a stream
-	replaceAfter = time.Minute      // the same, after which another session may take its place
-	resumeTime   = 5 * time.Minute  // for which an ended stream is remembered
-	maxStreams   = 64               // that a session remembers
+	sessionIdle  = 24 * time.Hour  // without a request or a stream: many clients do not begin another session by themselves
+	replaceAfter = time.Minute     // the same, after which another session may take its place
+	resumeTime   = 5 * time.Minute // for which an ended stream is remembered
+	maxStreams   = 64              // that a session remembers
 )
 
 // session is a session of the legacy era over HTTP.
@@ -151,26 +151,27 @@ func (s *sessions) endStreams() {
 	}
 }
 
-// sweep ends the sessions that have not been used for long, and removes old streams.
-func (s *sessions) sweep(now time.Time) {
+// sweep ends the sessions that are not in use and have not been for long, or whose client is not permitted any more. It removes old
+// streams.
+func (s *sessions) sweep(now time.Time, permits func(*client) bool) {
 	s.mu.Lock()
-	var idle []*session
+	var ends []*session
 	for _, n := range s.all {
-		if n.sweep(now) {
-			idle = append(idle, n)
+		if open, idle := n.sweep(now); open == 0 && (idle > sessionIdle || !permits(n.client)) {
+			ends = append(ends, n)
 		}
 	}
 	s.mu.Unlock()
-	for _, n := range idle {
+	for _, n := range ends {
 		s.end(n)
 	}
 }
 
-func (n *session) sweep(now time.Time) (idle bool) {
+func (n *session) sweep(now time.Time) (open int, idle time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.forgetLocked(func(st *stream) bool { return st.isForgotten(now) })
-	return n.open == 0 && now.Sub(n.used) > sessionIdle
+	return n.open, now.Sub(n.used)
 }
 
 // use registers a request of the session, until the returned function is called.

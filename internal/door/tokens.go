@@ -99,11 +99,22 @@ func (t *Tokens) find(token string) (config.Token, bool) {
 	var found config.Token
 	ok := false
 	for _, known := range t.tokens { // all of them, so that the time does not depend on the position
-		if subtle.ConstantTimeCompare(hash, []byte(known.SHA256)) == 1 && (known.Expires.IsZero() || now.Before(known.Expires)) {
+		if subtle.ConstantTimeCompare(hash, []byte(known.SHA256)) == 1 && !known.IsExpired(now) {
 			found, ok = known, true
 		}
 	}
 	return found, ok
+}
+
+// permit reports whether there is a valid token of a name with a context for a profile.
+func (t *Tokens) permit(name, natsContext, profile string) bool {
+	now := time.Now()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.refresh(now)
+	return slices.ContainsFunc(t.tokens, func(known config.Token) bool {
+		return known.Name == name && known.Context == natsContext && known.Permits(profile) && !known.IsExpired(now)
+	})
 }
 
 // refresh reads the file again if it has changed. A file that cannot be read leaves the tokens as they were. The caller
