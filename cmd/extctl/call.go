@@ -178,6 +178,9 @@ func (s *session) callOrWait(ctx context.Context, o mesh.ClientOptions, tool str
 		}
 		return nil
 	})
+	if err != nil && errors.Is(ctx.Err(), context.Canceled) && rpc.AsError(err).Details().Ran == rpc.RanNo {
+		err = ctx.Err() // the user has ended the wait
+	}
 	return result, err
 }
 

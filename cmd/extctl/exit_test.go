@@ -192,6 +192,33 @@ func TestRunDenied(t *testing.T) {
 	}
 }
 
+// TestCallInterrupted ends a call while it waits for an instance that takes it.
+func TestCallInterrupted(t *testing.T) {
+	t.Parallel()
+	b, stop, err := newBed(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	if _, err := b.kv.PutString(t.Context(), "spec.away", `{"id":"away","version":"1.0.0","tools":[{"name":"ext_away_do","tool":"do"}]}`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.kv.PutString(t.Context(), "state.away", `{"state":"restarting","instances":[{"instance":"i","bridge":"b1","state":"restarting"}]}`); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	waits, err := b.nc.Subscribe("$JS.API.DIRECT.GET.KV_ext_catalog", func(*nats.Msg) { cancel() }) // all of the catalog is read only then
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = waits.Unsubscribe() }()
+	code, stdout, stderr := extctl(ctx, b.url, "call", "away/do")
+	if code != 130 || stdout+stderr != "" {
+		t.Errorf("exit code %d, %q, %q", code, stdout, stderr)
+	}
+}
+
 func TestRunInterrupted(t *testing.T) {
 	t.Parallel()
 	b, stop, err := newBed(t.TempDir())

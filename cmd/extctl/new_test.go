@@ -173,6 +173,33 @@ run();
 	}
 }
 
+// TestNewPythonTypes: the helper of Python describes parameters with several types, and answers a request with a number that int()
+// refuses.
+func TestNewPythonTypes(t *testing.T) {
+	t.Parallel()
+	dir := newExt(t, "types", "--lang", "python")
+	err := os.WriteFile(filepath.Join(dir, "main.py"), []byte(`
+from typing import Literal, Optional
+from extmesh import run, tool
+
+@tool()
+def pick(n: Optional[int] = None, kind: Literal["a", "b"] = "a", *rest, **more) -> dict:
+    """Picks."""
+    return {"kind": kind}
+
+run()
+`), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, stderr := runIn(t, dir, nil, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`+"\n"+
+		`{"jsonrpc":"2.0","id":2,"method":"tools/pick","params":{"n":`+strings.Repeat("1", 5000)+`}}`+"\n", "python3", "main.py")
+	plain := strings.ReplaceAll(stdout, " ", "")
+	if !strings.Contains(plain, `"properties":{"n":{"anyOf":[{"type":"integer"},{"type":"null"}]},"kind":{"enum":["a","b"]}},"required":[]`) || !strings.Contains(plain, `"result":{"kind":"a"}`) {
+		t.Errorf("%s%s", stdout, stderr)
+	}
+}
+
 // TestNewServers runs MCP servers, and extensions that a bridge calls over HTTP, and calls a tool of each.
 func TestNewServers(t *testing.T) {
 	t.Parallel()

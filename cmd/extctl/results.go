@@ -44,28 +44,32 @@ func asMCP(result json.RawMessage) (r mcpResult, ok bool) {
 	if json.Unmarshal(result, &members) != nil || json.Unmarshal(result, &r) != nil {
 		return r, false
 	}
-	_, content := members["content"]
-	_, structured := members["structuredContent"]
-	if content && !structured && !r.IsError && !isContent(r.Content, members) {
-		return r, false // a tool that is not an MCP tool may have a member of this name
+	known := 0
+	for _, name := range []string{"content", "structuredContent", "isError", "_meta", "resultType"} {
+		if _, ok := members[name]; ok {
+			known++
+		}
 	}
-	return r, content || structured || r.IsError
+	r.IsError = string(members["isError"]) == "true" // json.Unmarshal ignores case
+	_, structured := members["structuredContent"]
+	if content := members["content"]; string(content) == "null" || len(content) == 0 {
+		r.Content = nil
+	} else {
+		structured = structured || len(r.Content) == 0
+	}
+	// A tool that is not an MCP tool may have members of these names, but then next to others.
+	return r, areTyped(r.Content) || known == len(members) && (structured || r.IsError)
 }
 
-// isContent reports whether parts are the content of an MCP result: those that can be read have a type, and if there are none,
-// the result has nothing else.
-func isContent(parts []json.RawMessage, members map[string]json.RawMessage) bool {
-	if len(parts) == 0 {
-		_, meta := members["_meta"]
-		return string(members["content"]) != "null" && (len(members) == 1 || len(members) == 2 && meta)
-	}
+// areTyped reports whether parts are the content of an MCP result: there are some, and those that can be read have a type.
+func areTyped(parts []json.RawMessage) bool {
 	for _, raw := range parts {
 		var c mcpContent
 		if json.Unmarshal(raw, &c) == nil && c.Type == "" {
 			return false
 		}
 	}
-	return true
+	return len(parts) > 0
 }
 
 // printResult prints the result of a call. On a terminal, that of an MCP tool is printed as text, unless raw is set; anywhere

@@ -16,8 +16,11 @@ func TestMCPText(t *testing.T) {
 		`{"content":[{"type":"resource","resource":{"uri":"file:///x","text":"hi"}}]}`:                      "[resource file:///x, 2 bytes]\nhi\n",
 		`{"content":[{"type":"text","text":"{\"a\": 1}"}],"structuredContent":{"a":1}}`:                     "{\n  \"a\": 1\n}\n",
 		`{"content":[{"type":"text","text":"one"},7],"structuredContent":{"a":1}}`:                          "one\n[content that cannot be read]\n{\n  \"a\": 1\n}\n",
-		`{"content":[]}`:            "(an empty result)\n",
-		`{"content":[],"_meta":{}}`: "(an empty result)\n",
+		`{"content":[]}`:                "(an empty result)\n",
+		`{"content":[],"_meta":{}}`:     "(an empty result)\n",
+		`{"content":[],"isError":true}`: "(an empty result)\n",
+		`{"content":[{"type":"text","text":"x"}],"resultType":"complete","own":1}`: "x\n",
+		`{"structuredContent":{"a":1},"isError":false}`:                            "{\n  \"a\": 1\n}\n",
 	} {
 		r, ok := asMCP(json.RawMessage(in))
 		if text := mcpText(r); !ok || text != want {
@@ -25,7 +28,8 @@ func TestMCPText(t *testing.T) {
 		}
 	}
 	for _, other := range []string{`{"greeting":"hi"}`, `[]`, `"content"`, `{"content":"text"}`,
-		`{"content":[{"title":"a"},{"title":"b"}],"total":2}`, `{"content":[],"next":5}`, `{"content":null,"path":"x"}`} {
+		`{"content":[{"title":"a"},{"title":"b"}],"total":2}`, `{"content":[],"next":5}`, `{"content":null,"path":"x"}`,
+		`{"isError":true,"message":"disk full"}`, `{"iserror":true}`, `{"structuredContent":{},"rows":3}`} {
 		if _, ok := asMCP(json.RawMessage(other)); ok {
 			t.Errorf("%s is taken for an MCP result", other)
 		}
@@ -62,6 +66,8 @@ func TestWithoutDashes(t *testing.T) {
 		"call greet --name Ada":              "extctl call greet name=Ada",
 		"call greet --name=Ada --timeout 3s": "extctl call greet name=Ada --timeout 3s",
 		"call greet --loud --name Ada":       "extctl call greet loud=true name=Ada",
+		"call greet --loud name=Ada":         "extctl call greet loud=true name=Ada",
+		"call --loud greet name=Ada":         "extctl call greet name=Ada loud=true",
 	} {
 		have := withoutDashes(cmd, strings.Fields(in))
 		if have != want {

@@ -55,23 +55,30 @@ func flagFailure(cmd *cobra.Command, line []string, err error) error {
 
 // withoutDashes is a command line with key=value instead of each flag that cmd does not have.
 func withoutDashes(cmd *cobra.Command, line []string) string {
-	out := []string{"extctl"}
+	out, first := []string{"extctl"}, []string(nil)
+	command, tool := false, false // have been seen
 	for i := 0; i < len(line); i++ {
 		name, value, set := strings.Cut(strings.TrimPrefix(line[i], "--"), "=")
 		if !strings.HasPrefix(line[i], "--") || name == "" || cmd.Flag(name) != nil {
 			out = append(out, terminal.ShellWord(line[i]))
+			tool = tool || command && !strings.HasPrefix(line[i], "-")
+			command = command || line[i] == cmd.Name()
 			continue
 		}
-		if !set && i+1 < len(line) && !strings.HasPrefix(line[i+1], "--") {
+		if !set && tool && i+1 < len(line) && !strings.HasPrefix(line[i+1], "--") && !strings.Contains(line[i+1], "=") {
 			i++
 			value, set = line[i], true
 		}
 		if !set {
 			value = "true"
 		}
-		out = append(out, terminal.ShellWord(name+"="+value))
+		if argument := terminal.ShellWord(name + "=" + value); tool {
+			out = append(out, argument)
+		} else { // it follows the tool
+			first = append(first, argument)
+		}
 	}
-	return strings.Join(out, " ")
+	return strings.Join(append(out, first...), " ")
 }
 
 // explainArguments makes cmd and its subcommands name the missing argument. cobra only counts: "accepts 1 arg(s),

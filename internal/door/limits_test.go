@@ -378,7 +378,7 @@ func TestRemembered(t *testing.T) {
 		t.Errorf("the stream over the limit has %d events, id %s", len(third.events), id)
 	}
 	first.end()
-	all.sweep(time.Now().Add(resumeTime + time.Second), func(*client) bool { return true })
+	all.sweep(time.Now().Add(resumeTime+time.Second), func(*client) bool { return true })
 	if third.add(big); len(third.events) != 1 {
 		t.Error("there is no room after the first was forgotten")
 	}

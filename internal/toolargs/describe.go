@@ -2,6 +2,7 @@ package toolargs
 
 import (
 	"encoding/json"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -121,8 +122,12 @@ func (v *viewer) resolved(schema json.RawMessage, depth int) json.RawMessage {
 		if !v.mayRead(len(at)) {
 			return schema
 		}
-		var ok bool
-		if at, ok = step(at, strings.NewReplacer("~1", "/", "~0", "~").Replace(token)); !ok {
+		token, err := url.PathUnescape(token)
+		ok := err == nil
+		if ok {
+			at, ok = step(at, strings.NewReplacer("~1", "/", "~0", "~").Replace(token))
+		}
+		if !ok {
 			return schema
 		}
 	}

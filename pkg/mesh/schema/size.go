@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"net/url"
 	"regexp/syntax"
 	"strconv"
 	"strings"
@@ -228,6 +229,10 @@ func pointed(doc any, ref string) (any, bool) {
 	}
 	unescape := strings.NewReplacer("~1", "/", "~0", "~")
 	for _, step := range strings.Split(path, "/") {
+		step, err := url.PathUnescape(step)
+		if err != nil {
+			return nil, false
+		}
 		switch d := doc.(type) {
 		case map[string]any:
 			if doc, ok = d[unescape.Replace(step)]; !ok {

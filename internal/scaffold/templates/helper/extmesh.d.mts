@@ -1,7 +1,7 @@
 /** The types of extmesh.mjs. */
 
 /** A JSON Schema of an argument. */
-export type Schema = { type?: string; description?: string; default?: unknown; [keyword: string]: unknown };
+export type Schema = { type?: string | string[]; description?: string; default?: unknown; [keyword: string]: unknown };
 
 export interface Annotations {
   readOnlyHint?: boolean;
@@ -24,6 +24,9 @@ export function tool<A extends object>(
   run: (args: A) => unknown,
   annotations?: Annotations,
 ): void;
+
+/** The tools, by name. */
+export const tools: Map<string, { name: string; description: string; schema: object; annotations: Annotations; run: (args: object) => unknown }>;
 
 /** Calls a tool, and returns its result. */
 export function call(name: string, args: object): Promise<unknown>;

@@ -18,11 +18,13 @@ import os
 import sys
 import threading
 import traceback
+import types
 from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated, get_args, get_origin, get_type_hints
+from typing import Annotated, Literal, Union, get_args, get_origin, get_type_hints
 
 TOOLS = {}  # by name: the function, the description, the schema, MCP's annotations
-TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
+TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object", type(None): "null"}
+UNIONS = (Union, getattr(types, "UnionType", Union))
 MCP_VERSIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
 MAX_BODY = 64 << 20
 
@@ -41,6 +43,7 @@ def tool(**annotations):
     def add(function):
         hints = get_type_hints(function, include_extras=True)
         parameters = inspect.signature(function).parameters.values()
+        parameters = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         schema = {
             "type": "object",
             "properties": {p.name: schema_of(hints.get(p.name)) for p in parameters},
@@ -59,11 +62,19 @@ def schema_of(hint):
         for extra in extras:
             schema.update(extra if isinstance(extra, dict) else {"description": str(extra)})
         return schema
+    if get_origin(hint) in UNIONS:
+        return {"anyOf": [schema_of(one) for one in get_args(hint)]}
+    if get_origin(hint) is Literal:
+        return {"enum": list(get_args(hint))}
     kind = TYPES.get(get_origin(hint) or hint)
     schema = {"type": kind} if kind else {}
     if kind == "array" and get_args(hint):
         schema["items"] = schema_of(get_args(hint)[0])
     return schema
+
+
+def integer(text):
+    return int(text) if len(text) < 4300 else float(text)  # int() refuses more digits
 
 
 def call(name, arguments):
@@ -164,7 +175,7 @@ def serve_stdio(respond):
     with ThreadPoolExecutor(256) as pool:  # as many calls as a bridge sends; leaving the block waits for those that run
         for line in requests:
             try:
-                message = json.loads(line)
+                message = json.loads(line, parse_int=integer)
             except ValueError:
                 continue  # the empty line before the end of stdin, or not JSON
             if isinstance(message, dict) and message.get("method") == "shutdown":
@@ -188,7 +199,7 @@ def serve_http(respond, port):
                 self.close_connection = True
                 return self.reply(403, b"")
             try:
-                line = respond(json.loads(self.rfile.read(int(length))))
+                line = respond(json.loads(self.rfile.read(int(length)), parse_int=integer))
             except ValueError:
                 return self.reply(400, b"")
             self.reply(202 if line is None else 200, (line or "").encode())
