@@ -15,6 +15,7 @@ import (
 	"github.com/Masterminds/semver/v3"
 
 	"github.com/extmesh/extmesh/internal/document"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
@@ -116,7 +117,7 @@ func (m mapping) entries(c Config) map[string]Entry {
 	m = m.sub("entries")
 	c.Entries = make(map[string]Entry, len(m.Names()))
 	for _, id := range m.Names() {
-		if wrongMember(id) {
+		if wire.CheckID(id, true) != nil {
 			m.FaultKey(m.Key(id), "%s is not an id; want that of an extension, or of a member such as google.gmail", document.Show(id))
 		}
 		e := c.entry(id)
@@ -172,16 +173,8 @@ func wrongGrant(s string) string {
 
 func (m mapping) gating(g *Gating) { m.text("gating", (*string)(g), oneOf(Skip, Warn)) }
 
-// wrongMember reports whether s is neither the id of an extension nor, with a dot, of a member.
-func wrongMember(s string) bool {
-	parent, member, dotted := strings.Cut(s, ".")
-	return wrongID(parent) != "" || dotted && wrongID(member) != ""
-}
-
-var idSyntax = regexp.MustCompile(`^[a-z][a-z0-9_-]*$`)
-
 func wrongID(s string) string {
-	if idSyntax.MatchString(s) && len(s) <= manifest.MaxID {
+	if wire.CheckID(s, false) == nil {
 		return ""
 	}
 	return document.Show(s) + ` is not an extension's id: a lower-case letter, then lower-case letters, digits, "_" or "-", at most 64`

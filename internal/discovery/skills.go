@@ -8,9 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/extmesh/extmesh/internal/document"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
@@ -109,15 +109,8 @@ func subdirs(dir string) ([]string, error) {
 
 // SkillDir returns what is wrong with the name of a skill's directory.
 func SkillDir(name string) error {
-	if isID(name) {
+	if wire.CheckID(name, false) == nil {
 		return nil
 	}
 	return fmt.Errorf("the directory's name %q is the skill's key; want a letter a-z, then a-z, 0-9, - or _, at most %d bytes", name, manifest.MaxID)
-}
-
-// isID reports whether name is ^[a-z][a-z0-9_-]*$ and not over manifest.MaxID bytes.
-func isID(name string) bool {
-	const letters = "abcdefghijklmnopqrstuvwxyz"
-	return name != "" && len(name) <= manifest.MaxID && strings.Contains(letters, name[:1]) &&
-		strings.TrimLeft(name, letters+"0123456789_-") == ""
 }

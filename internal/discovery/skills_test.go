@@ -76,13 +76,13 @@ func TestScanSkillsDir(t *testing.T) {
 	}
 }
 
-func TestIsID(t *testing.T) {
+func TestSkillDir(t *testing.T) {
 	for name, want := range map[string]bool{
 		"a": true, "a-b_9": true, strings.Repeat("a", 64): true,
 		"": false, "9a": false, "-a": false, "A": false, "aB": false, "a.b": false, "a b": false, "ä": false, "aä": false, strings.Repeat("a", 65): false,
 	} {
-		if got := isID(name); got != want {
-			t.Errorf("isID(%q) = %t, want %t", name, got, want)
+		if got := SkillDir(name) == nil; got != want {
+			t.Errorf("SkillDir(%q) accepts it: %t, want %t", name, got, want)
 		}
 	}
 }

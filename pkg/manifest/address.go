@@ -1,29 +1,14 @@
 package manifest
 
 import (
-	"net/netip"
 	"net/url"
-	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"unicode"
 
 	"github.com/extmesh/extmesh/internal/document"
+	"github.com/extmesh/extmesh/internal/wire"
 )
-
-// The limits of a subject_prefix, which are those of the registries (docs/protocol.md).
-const (
-	maxSubjectPrefix = 64 // bytes
-	maxPrefixTokens  = 8
-)
-
-// hostSyntax matches a DNS name or an IPv4 address, including international letters and the underscores of container
-// names. It is compiled on first use: with all letters of Unicode that takes most of a millisecond, and few manifests
-// have a URL.
-var hostSyntax = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^[\pL\pN_]([\pL\pN_-]*[\pL\pN_])?(\.[\pL\pN_]([\pL\pN_-]*[\pL\pN_])?)*\.?$`)
-})
 
 // url reads the key url. A URL with placeholders is checked as far as possible now, and completely after they are
 // replaced.
@@ -64,8 +49,8 @@ func sampleURL(s string) string {
 	return b.String()
 }
 
-// wrongURL returns what is wrong with a URL, or "". It never quotes the URL, which may contain a secret. An empty URL
-// is not checked.
+// wrongURL returns what is wrong with a URL, or "". It never quotes the URL, which may contain a secret; the error of
+// url.Parse does. An empty URL is not checked.
 func wrongURL(s string, query bool) string {
 	if s == "" {
 		return ""
@@ -90,37 +75,14 @@ func wrongURL(s string, query bool) string {
 	if strings.Contains(host, "@") {
 		return "has a user or a password in it; put it into headers, such as Authorization"
 	}
-	if wrong := wrongHost(host); wrong != "" {
-		return wrong
-	}
-	if _, err := url.Parse(s); err != nil {
+	u, err := url.Parse(s)
+	if err != nil || u.Hostname() == "" {
 		return "is not a URL"
 	}
-	return ""
-}
-
-// wrongHost returns what is wrong with host[:port], or "".
-func wrongHost(s string) string {
-	host, port, hasPort := s, "", false
-	if inside, ok := strings.CutPrefix(s, "["); ok {
-		address, after, closed := strings.Cut(inside, "]")
-		if addr, err := netip.ParseAddr(strings.Replace(address, "%25", "%", 1)); !closed || err != nil || !addr.Is6() {
-			return "has no IPv6 address in its brackets, such as [::1]"
+	if port := u.Port(); port != "" {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return "has an invalid port (1 to 65535)"
 		}
-		if port, hasPort = strings.CutPrefix(after, ":"); after != "" && !hasPort {
-			return "has something other than :port after the IPv6 address"
-		}
-	} else {
-		if strings.Count(s, ":") > 1 {
-			return "has colons in its host; an IPv6 address goes in brackets, such as http://[::1]:8080/"
-		}
-		host, port, hasPort = strings.Cut(s, ":")
-		if len(host) > 253 || !hostSyntax().MatchString(host) {
-			return "has an invalid host name"
-		}
-	}
-	if n, err := strconv.ParseUint(port, 10, 16); hasPort && (err != nil || n == 0) {
-		return "has an invalid port (1 to 65535)"
 	}
 	return ""
 }
@@ -132,38 +94,12 @@ func (t transportTable) subjectPrefix(id string) string {
 	if !ok {
 		return ""
 	}
-	if wrong := wrongPrefix(s); wrong != "" {
-		t.Fault(key, `%s %s; want tokens joined by dots, such as "ext" or "team.ext"`, document.Show(s), wrong)
+	if _, err := wire.ParsePrefix(s); err != nil || s == "" {
+		t.Fault(key, `%s is not a subject prefix; want up to 8 tokens of letters A to Z, digits and "-", joined by dots, up to 64 bytes together, such as "ext" or "team.ext"`,
+			document.Show(s))
 	} else if id != "" && s[strings.LastIndexByte(s, '.')+1:] == id {
 		t.Warn(key, "%s ends in the extension's id: the service would be called at %s; usually the prefix is only the part before the id",
 			document.Show(s), document.Show(s+"."+id+".rpc"))
 	}
 	return s
-}
-
-// wrongPrefix returns why s cannot be the beginning of a subject that a registry accepts, or "".
-func wrongPrefix(s string) string {
-	if blank(s) {
-		return "is blank"
-	}
-	if len(s) > maxSubjectPrefix {
-		return "is longer than " + strconv.Itoa(maxSubjectPrefix) + " bytes"
-	}
-	tokens := strings.Split(s, ".")
-	if len(tokens) > maxPrefixTokens {
-		return "has more than " + strconv.Itoa(maxPrefixTokens) + " tokens"
-	}
-	for _, token := range tokens {
-		if token == "" {
-			return "has an empty token"
-		}
-		if strings.ContainsFunc(token, notInToken) {
-			return "has a character that is not a letter of A to Z, a digit or -"
-		}
-	}
-	return ""
-}
-
-func notInToken(r rune) bool {
-	return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '-')
 }
