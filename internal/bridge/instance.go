@@ -165,23 +165,22 @@ func (s *instance) drainFirst(limit time.Duration) (restart func(context.Context
 
 var alreadyClosed = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// transition reports the supervisor's decisions. runOnce reports that a run begins.
-func (s *instance) transition(e supervise.Event) {
-	s.notStartable.Store(e.Kind == supervise.Failed && isPermanent(e.Err))
-	switch e.Kind {
-	case supervise.Restarting:
-		reason := s.reason(e.Err)
+// runEnded reports the end of a run and the supervisor's decision. runOnce reports that a run begins.
+func (s *instance) runEnded(e supervise.Event) {
+	reason := s.reason(e.Err)
+	if !e.Failed {
 		s.apply(state.End, reason)
 		s.logEnd(e, reason)
-	case supervise.Failed:
-		reason := s.reason(e.Err)
-		s.mesh.Apply(state.Event{Kind: state.GaveUp, Reason: reason, Restarts: e.Restarts, Permanent: isPermanent(e.Err)})
-		level := slog.LevelDebug
-		if s.history.firstGivenUp() {
-			level = slog.LevelError
-		}
-		s.log.Log(context.TODO(), level, "extension failed", "restarts", e.Restarts, "error", reason, "retry_in", e.Delay.Round(time.Millisecond).String())
+		return
 	}
+	permanent := isPermanent(e.Err)
+	s.notStartable.Store(permanent)
+	s.mesh.Apply(state.Event{Kind: state.GaveUp, Reason: reason, Restarts: e.Restarts, Permanent: permanent})
+	level := slog.LevelDebug
+	if s.history.firstGivenUp() {
+		level = slog.LevelError
+	}
+	s.log.Log(context.TODO(), level, "extension failed", "restarts", e.Restarts, "error", reason, "retry_in", e.Delay.Round(time.Millisecond).String())
 }
 
 // isPermanent reports whether a run ended because its program does not exist or cannot be executed.

@@ -45,7 +45,7 @@ func (b *Bridge) newInstance(w *workload, replica int) *instance {
 	s.mesh.Log(counts)
 	b.inventory.add(ref, s.entry)
 	s.forget = func() { b.inventory.remove(ref) }
-	s.sup = supervise.New(supervise.Options{Policy: w.policy, Run: s.runOnce, Notify: s.transition, Permanent: isPermanent})
+	s.sup = supervise.New(supervise.Options{Policy: w.policy, Run: s.runOnce, Notify: s.runEnded, Permanent: isPermanent})
 	events, log := wire.Prefix(cmp.Or(w.announce.SubjectPrefix, string(b.cfg.Prefix))).Event(w.id()), b.cfg.Prefix.Log(w.id())
 	s.publishEvent = func(n []byte) error {
 		if isBehind(b.nc) {

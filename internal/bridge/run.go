@@ -37,6 +37,7 @@ type run struct {
 
 // runOnce is one run of the instance: from the start to the end of its process or session.
 func (s *instance) runOnce(ctx context.Context, ready func()) error {
+	s.notStartable.Store(false)
 	if !s.apply(state.Begin, "") { // drained: start nothing until a restart ends ctx
 		<-ctx.Done()
 		return context.Cause(ctx)

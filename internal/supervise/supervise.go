@@ -13,7 +13,7 @@
 //				… serve until ctx ends …
 //			})
 //		},
-//		Notify: func(e supervise.Event) { log.Info("run", "event", e) },
+//		Notify: func(e supervise.Event) { log.Info("run ended", "event", e) },
 //	})
 //	err := s.Run(ctx) // until ctx ends
 //
@@ -58,36 +58,13 @@ func DefaultPolicy() Policy {
 	}
 }
 
-// Kind is the kind of an Event.
-type Kind int
-
-// The kinds of events.
-const (
-	Starting   Kind = iota // a run starts now
-	Restarting             // a run ended; the next one starts in Delay
-	Failed                 // a run ended and the limit is reached; the next one starts in Delay, 0: never
-)
-
-func (k Kind) String() string {
-	switch k {
-	case Starting:
-		return "starting"
-	case Restarting:
-		return "restarting"
-	case Failed:
-		return "failed"
-	}
-	return "unknown"
-}
-
-// Event is one transition. There is no event for a run that becomes ready: its function calls ready itself.
+// Event is the end of a run. There is no event for a run that starts or becomes ready: its function runs then.
 type Event struct {
-	Kind     Kind
-	Run      int           // Starting: the number of the run that starts, from 1; otherwise of the one that ended
-	Err      error         // why the last run ended; nil at the first start; after Restart it wraps ErrRestart
-	Ready    bool          // the run that ended had become ready (Restarting, Failed)
-	Delay    time.Duration // until the next run; Failed: 0 means only after Restart
-	Restarts int           // restarts in the window, including this one; after Failed those that led to it
+	Failed   bool          // the limit of restarts is reached, or the error is permanent
+	Err      error         // why the run ended; after Restart it wraps ErrRestart
+	Ready    bool          // the run had become ready
+	Delay    time.Duration // until the next run; with Failed, 0 means only after Restart
+	Restarts int           // restarts in the window, including the next one; with Failed those that led to it
 }
 
 // Options configure a Supervisor. Run is required.
@@ -103,8 +80,8 @@ type Options struct {
 	// first. Such an error leads to the failed state without further restarts.
 	Permanent func(err error) bool
 
-	// Notify, if set, receives each transition, in order, on the goroutine that called Run. The supervisor waits
-	// until it returns.
+	// Notify, if set, receives the end of each run, on the goroutine that called Run. The supervisor waits until it
+	// returns. It is not called for a run that ends because Run's context has ended.
 	Notify func(Event)
 
 	// Jitter, if set, replaces the random source: it returns numbers in [0, 1).
@@ -151,44 +128,36 @@ func (s *Supervisor) Restart() {
 func (s *Supervisor) Run(ctx context.Context) error {
 	defer s.begin(nil)
 	var past ledger
-	var last error
-	for run := 1; ctx.Err() == nil; run++ {
-		s.opts.Notify(Event{Kind: Starting, Run: run, Err: last, Restarts: len(past.restarts)})
+	for ctx.Err() == nil {
 		o, err := s.runOnce(ctx)
 		if ctx.Err() != nil {
 			break
 		}
-		last = err
-		e := Event{Kind: Restarting, Run: run, Err: err, Ready: o.ready}
+		e := Event{Err: err, Ready: o.ready}
 		forced := s.takeForced()
 		if forced {
-			e.Err = because(ErrRestart, err)
+			e.Err = restarted(err)
 			s.opts.Notify(e)
 		} else {
 			o.permanent = s.opts.Permanent(err)
 			next := past.next(s.opts.Policy, time.Now(), o, s.opts.Jitter())
-			if next.failed {
-				e.Kind = Failed
-			}
-			e.Delay, e.Restarts = next.delay, len(past.restarts)
+			e.Failed, e.Delay, e.Restarts = next.failed, next.delay, len(past.restarts)
 			s.opts.Notify(e)
 			forced = s.wait(ctx, next)
 		}
 		if forced {
-			last = because(ErrRestart, err)
 			past.clear()
 		}
 	}
 	return context.Cause(ctx)
 }
 
-// because wraps err, the end of a run, in the restart that was requested during or after it.
-func because(cause, err error) error {
-	switch {
-	case err == nil, errors.Is(err, cause):
-		return cause
+// restarted wraps err, the end of a run, in the restart that was requested during it.
+func restarted(err error) error {
+	if err == nil || errors.Is(err, ErrRestart) {
+		return ErrRestart
 	}
-	return fmt.Errorf("%w (%w)", cause, err)
+	return fmt.Errorf("%w (%w)", ErrRestart, err)
 }
 
 // runOnce runs the function once.

@@ -14,10 +14,11 @@ import (
 
 var errCrash = errors.New("crashed")
 
-// rig runs a Supervisor in a bubble and logs its events with their times.
+// rig runs a Supervisor in a bubble and logs its runs and events with their times.
 type rig struct {
 	*supervise.Supervisor
 	log   []string
+	runs  int
 	begin time.Time
 	done  chan error
 	stop  context.CancelCauseFunc
@@ -29,17 +30,18 @@ func start(t *testing.T, p supervise.Policy, run func(ctx context.Context, ready
 	r.stop = cancel
 	r.Supervisor = supervise.New(supervise.Options{
 		Policy: p,
-		Run:    run,
+		Run: func(ctx context.Context, ready func()) error {
+			r.runs++
+			r.log = append(r.log, fmt.Sprintf("%v starting %d", time.Since(r.begin), r.runs))
+			return run(ctx, ready)
+		},
 		Jitter: func() float64 { return 0 },
 		Notify: func(e supervise.Event) {
-			line := fmt.Sprintf("%v %v %d", time.Since(r.begin), e.Kind, e.Run)
-			if e.Kind != supervise.Starting {
-				line += fmt.Sprintf(" delay=%v restarts=%d", e.Delay, e.Restarts)
+			next := "restarting"
+			if e.Failed {
+				next = "failed"
 			}
-			if e.Err != nil {
-				line += ": " + e.Err.Error()
-			}
-			r.log = append(r.log, line)
+			r.log = append(r.log, fmt.Sprintf("%v %s %d delay=%v restarts=%d: %v", time.Since(r.begin), next, r.runs, e.Delay, e.Restarts, e.Err))
 		},
 	})
 	go func() { r.done <- r.Run(ctx) }() // ends with stop, which every test calls through finish
@@ -90,11 +92,11 @@ func TestCrashLoop(t *testing.T) {
 		r.want(t,
 			"0s starting 1",
 			"10s restarting 1 delay=0s restarts=1: crashed",
-			"10s starting 2: crashed",
+			"10s starting 2",
 			"20s restarting 2 delay=1s restarts=2: crashed",
-			"21s starting 3: crashed",
+			"21s starting 3",
 			"31s failed 3 delay=5m0s restarts=2: crashed",
-			"5m31s starting 4: crashed",
+			"5m31s starting 4",
 			"5m41s failed 4 delay=5m0s restarts=2: crashed",
 		)
 		r.finish(t)
@@ -110,7 +112,7 @@ func TestRestartWhileRunning(t *testing.T) {
 		r.want(t,
 			"0s starting 1",
 			"1s restarting 1 delay=0s restarts=0: restart requested",
-			"1s starting 2: restart requested",
+			"1s starting 2",
 		)
 		r.finish(t)
 	})
@@ -125,17 +127,17 @@ func TestRestartClearsTheHistory(t *testing.T) {
 		r.want(t,
 			"0s starting 1",
 			"0s restarting 1 delay=1s restarts=1: crashed",
-			"1s starting 2: crashed",
+			"1s starting 2",
 			"1s failed 2 delay=0s restarts=1: crashed",
 		)
 		r.Restart() // in the failed state without a retry
 		r.want(t,
-			"24h0m0s starting 3: restart requested (crashed)",
+			"24h0m0s starting 3",
 			"24h0m0s restarting 3 delay=1s restarts=1: crashed",
 		)
 		r.Restart() // in a backoff
 		r.want(t,
-			"24h0m0s starting 4: restart requested (crashed)",
+			"24h0m0s starting 4",
 			"24h0m0s restarting 4 delay=1s restarts=1: crashed",
 		)
 		r.finish(t)
