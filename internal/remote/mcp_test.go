@@ -138,7 +138,7 @@ func eventAnswer(t *testing.T) {
 		send("event: message\nid: 2\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\n")
 		send("data: \"params\":{\"progressToken\":1,\"progress\":0.5}}\n\n")
 		send("data: {\"jsonrpc\":\"2.0\",\"id\":\"p\",\"method\":\"ping\"}\r\n\r\n")
-		send("data: {\"jsonrpc\":\"2.0\",\"id\":9,\"method\":\"roots/list\"}\r\r")
+		send("data: {\"jsonrpc\":\"2.0\",\"id\":9,\"method\":\"roots/list\"}\n\n")
 		send("data: {\"jsonrpc\":\"2.0\",\"id\":{},\"method\":\"roots/list\"}\n\n")
 		send("data: {\"jsonrpc\":\"2.0\",\"id\":777,\"result\":\"somebody's\"}\n\n")
 		send("data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}\n\n", r.ID, result)

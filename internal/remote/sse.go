@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// eventReader parses a stream of server-sent events (WHATWG HTML, "Server-sent events"). It stores the data of one
-// event at a time, and at most maxField bytes of each other field.
+// eventReader parses a stream of server-sent events (WHATWG HTML, "Server-sent events"). It stores one event at a time. A
+// carriage return alone does not end a line, unlike in the standard.
 type eventReader struct {
 	r    *bufio.Reader
 	body io.Closer
@@ -19,7 +19,6 @@ type eventReader struct {
 	id    string        // the last id of a complete event, from which the stream can be resumed
 	retry time.Duration // set by the server; 0: not set
 
-	skipLF bool // the previous line ended with a carriage return
 	data   []byte
 	lines  int    // data fields of the current event
 	nextID string // its id, or the previous one
@@ -47,7 +46,7 @@ func newEventReader(body io.ReadCloser, max int64) *eventReader {
 func (e *eventReader) reset(body io.ReadCloser) {
 	e.body.Close()
 	e.r.Reset(body)
-	e.body, e.skipLF = body, false
+	e.body = body
 	e.clear()
 }
 
@@ -99,60 +98,67 @@ func (e *eventReader) skip() {
 
 // line reads one line into the event. blank means that the event ends.
 func (e *eventReader) line() (blank bool, err error) {
-	var name, value []byte
-	named, spaced := false, false
-	for {
-		p, ended, err := e.piece()
-		if err != nil {
-			return false, err
-		}
-		if !named {
-			head, rest, colon := bytes.Cut(p, []byte{':'})
-			name, p = appendField(name, head), rest
-			if named = colon || ended; !named {
-				continue
-			}
-			name = bytes.TrimPrefix(name, []byte("\ufeff")) // a byte order mark at the start of the stream
-			if blank = ended && !colon && len(name) == 0; string(name) == "data" {
-				if e.lines++; e.lines > 1 {
-					e.data = append(e.data, '\n')
-				}
-			}
-		}
-		if !spaced && len(p) > 0 {
-			spaced, p = true, bytes.TrimPrefix(p, []byte{' '})
-		}
-		if string(name) != "data" {
-			value = appendField(value, p)
-		} else if size := int64(len(e.data) + len(p)); size > e.max {
-			return false, &longEventError{size, e.max}
-		} else {
-			e.data = append(e.data, p...)
-		}
-		if ended {
-			e.field(string(name), string(value))
-			return blank, nil
-		}
+	line, long, err := e.read()
+	name, value, colon := bytes.Cut(line, []byte{':'})
+	name = bytes.TrimPrefix(name, []byte("\ufeff")) // a byte order mark at the start of the stream
+	isData := string(name) == "data"
+	if err != nil && !(isData && colon) { // data that are cut may be complete JSON
+		return false, err
 	}
+	value = bytes.TrimPrefix(value, []byte{' '})
+	if !isData {
+		e.field(name, value)
+		return len(name) == 0 && !colon, nil
+	}
+	if e.lines++; e.lines > 1 {
+		e.data = append(e.data, '\n')
+	}
+	if size := int64(len(e.data) + len(value)); size > e.max {
+		return false, &longEventError{size, e.max}
+	}
+	if long && e.lines == 1 {
+		e.data = value // the buffer itself: a large event is not stored twice
+	} else {
+		e.data = append(e.data, value...)
+	}
+	return false, err
 }
 
-// appendField appends p to a field other than data, up to maxField bytes.
-func appendField(dst, p []byte) []byte { return append(dst, p[:min(len(p), maxField-len(dst))]...) }
+// read returns the next line without the line end, or what there is of it before an error. It is valid until the next call.
+// A line that is longer than the buffer of r is stored in data, if data is empty.
+func (e *eventReader) read() (line []byte, long bool, err error) {
+	line, err = e.r.ReadSlice('\n')
+	if long = err == bufio.ErrBufferFull; long {
+		var whole []byte
+		if e.lines == 0 {
+			whole = e.data[:0]
+		}
+		for err == bufio.ErrBufferFull {
+			whole = append(whole, line...)
+			if size := int64(len(whole)); size > e.max+maxField {
+				return nil, false, &longEventError{size, e.max}
+			}
+			line, err = e.r.ReadSlice('\n')
+		}
+		line = append(whole, line...)
+	}
+	return bytes.TrimSuffix(bytes.TrimSuffix(line, []byte{'\n'}), []byte{'\r'}), long, err
+}
 
-// field applies a complete field other than data.
-func (e *eventReader) field(name, value string) {
-	if len(value) == maxField {
+// field applies a field other than data.
+func (e *eventReader) field(name, value []byte) {
+	if len(value) >= maxField {
 		return
 	}
-	switch name {
+	switch text := string(value); string(name) {
 	case "id":
-		if headerSafe(value) {
-			e.nextID = value
+		if headerSafe(text) {
+			e.nextID = text
 		}
 	case "event":
-		e.name = value
+		e.name = text
 	case "retry":
-		if ms, err := strconv.ParseUint(value, 10, 32); err == nil {
+		if ms, err := strconv.ParseUint(text, 10, 32); err == nil {
 			e.retry = min(max(time.Duration(ms)*time.Millisecond, minRetry), maxRetry)
 		}
 	}
@@ -166,28 +172,4 @@ func headerSafe(s string) bool {
 		}
 	}
 	return true
-}
-
-// piece returns the next bytes of the current line, without the line end; ended reports that they are the last of it.
-// They are valid until the next call.
-func (e *eventReader) piece() (p []byte, ended bool, err error) {
-	if _, err := e.r.Peek(1); err != nil {
-		return nil, false, err
-	}
-	p, _ = e.r.Peek(e.r.Buffered())
-	if e.skipLF {
-		e.skipLF = false
-		if p[0] == '\n' {
-			e.r.Discard(1)
-			return e.piece()
-		}
-	}
-	i := bytes.IndexAny(p, "\r\n")
-	if i < 0 {
-		e.r.Discard(len(p))
-		return p, false, nil
-	}
-	e.skipLF = p[i] == '\r'
-	e.r.Discard(i + 1)
-	return p[:i], true, nil
 }

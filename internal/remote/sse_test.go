@@ -34,7 +34,7 @@ func TestEventReader(t *testing.T) {
 	}{
 		"nothing":            {"", nil, "", 0},
 		"one":                {"data: a\n\n", []string{"a"}, "", 0},
-		"every line end":     {"data: a\r\rdata: b\r\n\r\ndata: c\n\n", []string{"a", "b", "c"}, "", 0},
+		"both line ends":     {"data: b\r\n\r\ndata: c\n\n", []string{"b", "c"}, "", 0},
 		"no space":           {"data:a\n\n", []string{"a"}, "", 0},
 		"two spaces":         {"data:  a\n\n", []string{" a"}, "", 0},
 		"colons":             {"data: a:b: c\n\n", []string{"a:b: c"}, "", 0},
@@ -117,9 +117,8 @@ func (p *pieceReader) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// simpleEvents implements the standard literally, except for the last event.
+// simpleEvents implements the standard literally, except for the last event and a carriage return alone.
 func simpleEvents(stream string) (events []string) {
-	stream = strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(stream)
 	lines := strings.Split(stream, "\n")
 	var data []string
 	kind := ""
@@ -132,6 +131,7 @@ func simpleEvents(stream string) (events []string) {
 	}
 	for i, line := range lines {
 		last := i == len(lines)-1
+		line = strings.TrimSuffix(line, "\r")
 		name, value, colon := strings.Cut(line, ":")
 		name = strings.TrimPrefix(name, "\ufeff")
 		switch value = strings.TrimPrefix(value, " "); {
