@@ -199,12 +199,7 @@ func (in *installation) copyIt(ctx context.Context) error {
 	if in.dryRun {
 		return nil
 	}
-	err = tree.Place(ctx, target, filepath.Base(in.source.Path), in.source.Manifest.Hash)
-	if left, ok := err.(*copytree.LeftoverError); ok { // joined with another error, nothing was installed
-		in.note("extctl: warning: %s is installed, but %s", in.id(), terminal.Clean(left.Error()))
-		err = nil
-	}
-	if err != nil {
+	if err := tree.Place(ctx, target); err != nil {
 		return in.notCopied(ctx, err)
 	}
 	return nil

@@ -3,8 +3,6 @@ package copytree
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -124,9 +122,8 @@ func (s source) ReadLink(name string) (string, error)   { return fs.ReadLink(s.F
 func (s source) Lstat(name string) (fs.FileInfo, error) { return fs.Lstat(s.FS, name) }
 
 // Place replaces target by a copy of t, by renaming: a reader finds the old directory, the new one or none, never half
-// of one. After an error other than a *LeftoverError target is unchanged. manifestName and hash are those of the manifest
-// that was checked.
-func (t *Tree) Place(ctx context.Context, target, manifestName, hash string) error {
+// of one. After an error target is unchanged, or the error names the directory that the old version is in.
+func (t *Tree) Place(ctx context.Context, target string) error {
 	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
 		return err
 	}
@@ -134,32 +131,15 @@ func (t *Tree) Place(ctx context.Context, target, manifestName, hash string) err
 	if err != nil {
 		return err
 	}
-	staged := filepath.Join(work, "new")
+	staged, old := filepath.Join(work, "new"), filepath.Join(work, "old")
 	if err = t.copy(ctx, staged); err == nil {
-		err = unchanged(filepath.Join(staged, manifestName), hash)
+		err = swap(staged, target, old)
 	}
-	if err == nil {
-		err = swap(staged, target, filepath.Join(work, "old"))
+	if _, missing := os.Lstat(old); err != nil && missing == nil {
+		return err // keep the temporary directory: it contains the old version
 	}
-	if stranded, ok := errors.AsType[*strandedError](err); ok {
-		return stranded // keep the temporary directory: it contains the old version
-	}
-	if left := os.RemoveAll(work); left != nil && err == nil {
-		return &LeftoverError{work, left}
-	} else if left != nil {
-		err = errors.Join(err, &LeftoverError{work, left})
-	}
+	_ = os.RemoveAll(work) // no bridge reads what is left: discovery ignores its name
 	return err
-}
-
-// LeftoverError is a temporary directory that could not be removed. If it is the only error, the new version is in place.
-type LeftoverError struct {
-	Dir string
-	error
-}
-
-func (e *LeftoverError) Error() string {
-	return fmt.Sprintf("the temporary directory %s could not be removed; remove it by hand: %v", e.Dir, e.error)
 }
 
 // copy copies the tree to dst.
@@ -198,29 +178,7 @@ func (t *Tree) copy(ctx context.Context, dst string) error {
 	return ctx.Err()
 }
 
-// unchanged fails if a manifest is not the one that was checked.
-func unchanged(path, hash string) error {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != hash {
-		return errors.New("the manifest changed during the copy; try again")
-	}
-	return nil
-}
-
-// strandedError is an old directory that could not be restored.
-type strandedError struct {
-	old string
-	error
-}
-
-func (e *strandedError) Error() string {
-	return fmt.Sprintf("%v; the old version could not be restored either; it is in %s", e.error, e.old)
-}
-
-// swap renames staged to target, and what was there before to old.
+// swap renames staged to target, and what was there before to old. If it fails, old exists only if it could not be restored.
 func swap(staged, target, old string) error {
 	err := os.Rename(target, old)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -231,7 +189,7 @@ func swap(staged, target, old string) error {
 	}
 	if err := os.Rename(staged, target); err != nil {
 		if back := os.Rename(old, target); back != nil {
-			return &strandedError{old, errors.Join(err, back)}
+			return fmt.Errorf("%w; the old version could not be restored either (%w); it is in %s", err, back, old)
 		}
 		return err
 	}
