@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/instance"
-	"github.com/extmesh/extmesh/internal/pause"
 	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/internal/words"
@@ -143,23 +142,13 @@ func drain(ctx context.Context, s *session, o drainOptions, id string) error {
 // awaitDraining waits until the catalog shows no instance as ready that drains selects, so that the next drain counts on none of
 // them.
 func awaitDraining(ctx context.Context, s *session, id string, drains func(wire.InstanceState) bool) {
-	limited, cancel := context.WithTimeout(ctx, shownTimeout)
-	defer cancel()
 	ready := func(i wire.InstanceState) bool { return drains(i) && i.State == heartbeat.Ready }
-	for {
-		c, err := s.load(limited, mesh.CatalogOptions{}, wire.KindState) // without a warning each time
-		if err == nil && !slices.ContainsFunc(c.All(), func(e mesh.Extension) bool {
+	awaitCatalog(ctx, s, func(ctx context.Context) bool {
+		c, err := s.load(ctx, mesh.CatalogOptions{}, wire.KindState) // without a warning each time
+		return err == nil && !slices.ContainsFunc(c.All(), func(e mesh.Extension) bool {
 			return isOf(e, id) && e.State != nil && slices.ContainsFunc(e.State.Instances, ready)
-		}) {
-			return
-		}
-		if !pause.For(limited, shownPoll) {
-			if ctx.Err() == nil {
-				s.note("the catalog does not show that yet")
-			}
-			return
-		}
-	}
+		})
+	})
 }
 
 // isOf reports whether e is the extension id or one of its members; "" is any.

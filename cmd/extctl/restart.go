@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/pause"
 	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
@@ -185,37 +186,38 @@ func instancesOf(ctx context.Context, s *session, ids ...string) (map[string]wir
 	return out, nil
 }
 
-// How long restart waits until the catalog shows it, and how often it looks.
+// How long a command waits until the catalog shows what it did, and how often it looks.
 const (
 	shownTimeout = 5 * time.Second
 	shownPoll    = 50 * time.Millisecond
 )
 
-// awaitShown waits until the catalog shows all instances in pending as shown wants, which compares their states before and
-// now. If it does not in time, for example because no registry is running, that is printed: the restarts have been
-// requested.
-func awaitShown(ctx context.Context, s *session, ids []string, pending map[string]wire.InstanceState, shown func(was, is wire.InstanceState) bool) bool {
+// awaitCatalog waits until shown, which reads the catalog, returns true. If it does not in time, for example because no registry
+// is running, that is printed: the bridges have accepted the requests.
+func awaitCatalog(ctx context.Context, s *session, shown func(context.Context) bool) bool {
 	limited, cancel := context.WithTimeout(ctx, shownTimeout)
 	defer cancel()
-	tick := time.NewTicker(shownPoll)
-	defer tick.Stop()
-	for {
-		now, err := instancesOf(limited, s, ids...)
-		maps.DeleteFunc(pending, func(name string, was wire.InstanceState) bool {
-			return err == nil && shown(was, now[name])
-		})
-		if len(pending) == 0 {
-			return true
-		}
-		select {
-		case <-tick.C:
-		case <-limited.Done():
+	for !shown(limited) {
+		if !pause.For(limited, shownPoll) {
 			if ctx.Err() == nil {
-				s.note("the catalog does not show the restart yet")
+				s.note("the catalog does not show that yet")
 			}
 			return false
 		}
 	}
+	return true
+}
+
+// awaitShown waits until the catalog shows all instances in pending as shown wants, which compares their states before and
+// now.
+func awaitShown(ctx context.Context, s *session, ids []string, pending map[string]wire.InstanceState, shown func(was, is wire.InstanceState) bool) bool {
+	return awaitCatalog(ctx, s, func(ctx context.Context) bool {
+		now, err := instancesOf(ctx, s, ids...)
+		maps.DeleteFunc(pending, func(name string, was wire.InstanceState) bool {
+			return err == nil && shown(was, now[name])
+		})
+		return len(pending) == 0
+	})
 }
 
 // ranSince reports whether the catalog shows another state, or another run, of an instance than before.
