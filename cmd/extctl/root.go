@@ -7,7 +7,6 @@ import (
 	"io"
 	"runtime"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -86,9 +85,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	cmd, err := root.ExecuteContextC(ctx)
 	a.verb = cmd.CommandPath()
 	if err != nil && !a.json { // it may have stopped the command before it had read -o
-		format := wantedFormat(cmd, args, getenv)
-		a.yaml = format == formatYAML
-		a.json = a.yaml || format == formatJSON
+		readFormat(a, cmd, args)
 	}
 	if err != nil && !started {
 		if m := unknownCommand.FindStringSubmatch(err.Error()); m != nil && cmd == root {
@@ -100,31 +97,18 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return a.exit(ctx, err)
 }
 
-// wantedFormat is the format of the output that a command line asks for.
-func wantedFormat(cmd *cobra.Command, line []string, getenv func(string) string) (format outputFormat) {
+// readFormat reads the format of the output from a command line that may have flags that cmd does not have.
+func readFormat(a *app, cmd *cobra.Command, line []string) {
+	cmd.FParseErrWhitelist.UnknownFlags = true
+	_ = cmd.ParseFlags(line) // ends at a value that a flag does not accept
 	if end := slices.Index(line, "--"); end >= 0 {
 		line = line[:end]
 	}
-	if slices.Contains(line, "--json") {
-		return formatJSON
+	a.json = a.json || slices.Contains(line, "--json") // also after such a value
+	if output := cmd.Flags().Lookup("output"); output != nil {
+		format := outputFormat(output.Value.String())
+		_ = format.choose(a) // an unknown format is text
 	}
-	if cmd.Flags().Lookup("output") == nil {
-		return ""
-	}
-	format = outputFormat(getenv("EXTCTL_OUTPUT"))
-	for i, arg := range line {
-		long, isLong := strings.CutPrefix(arg, "--output")
-		short, isShort := strings.CutPrefix(arg, "-o")
-		switch {
-		case (arg == "-o" || arg == "--output") && i+1 < len(line):
-			format = outputFormat(line[i+1])
-		case isLong:
-			format = outputFormat(strings.TrimPrefix(long, "="))
-		case isShort:
-			format = outputFormat(strings.TrimPrefix(short, "="))
-		}
-	}
-	return format
 }
 
 func init() { cobra.EnableCommandSorting = false } // help lists the verbs in the order above; cobra has no setting per command
