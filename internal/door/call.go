@@ -264,8 +264,8 @@ func ownError(e *rpc.Error, t *callee, era mcp.Era) *rpc.Error {
 	return mcp.NewError(rpc.CodeInternal, e.Message, data)
 }
 
-// resolve finds a tool by its name in the view, by a name that it had, or by any name that the catalog resolves. A tool
-// that the view does not permit does not exist.
+// resolve finds a tool by its name in the view, or by any name that the catalog resolves. A tool that the view does not
+// permit does not exist.
 func (c tools) resolve(q *request, name string) (*callee, *rpc.Error) {
 	v := c.view.now.Load()
 	b := c.door.mesh.Load()
@@ -276,13 +276,9 @@ func (c tools) resolve(q *request, name string) (*callee, *rpc.Error) {
 		e, _ := b.catalog.Get(t.key.ID)
 		return &callee{name: name, id: t.key.ID, tool: t.registered, item: t.item, extension: e}, nil
 	}
-	ask := name
-	if key, ok := c.view.aliased(name); ok {
-		ask = key.String()
-	}
-	e, tool, err := b.catalog.Resolve(ask)
+	e, tool, err := b.catalog.Resolve(name)
 	if err == nil {
-		t := &callee{name: name, id: e.ID, tool: ask, extension: e}
+		t := &callee{name: name, id: e.ID, tool: name, extension: e}
 		t.item, _ = renderTool(e.Spec, tool)
 		if c.permits(t, tool) {
 			return t, nil

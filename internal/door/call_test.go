@@ -376,8 +376,8 @@ func TestNamesOfOtherForms(t *testing.T) {
 	}
 }
 
-// TestAlias checks that a tool can be called by the name that it had before another one got the same name.
-func TestAlias(t *testing.T) {
+// TestOwnNameShared checks that the error for a tool's own name has the names to use, after another tool got the same name.
+func TestOwnNameShared(t *testing.T) {
 	b := newBed(t)
 	b.ready("x", "mcp", tool("x", "find"))
 	b.serve("x", func(*nats.Msg, string, json.RawMessage) (string, error) { return `{"from":"x"}`, nil })
@@ -386,7 +386,9 @@ func TestAlias(t *testing.T) {
 	p.want(callMessage("1", "find", ""), `{"jsonrpc":"2.0","id":1,"result":{"from":"x"}}`)
 	b.ready("y", "mcp", tool("y", "find"))
 	natstest.Eventually(t, "both tools have their registered names", func() bool { return len(d.view.now.Load().byName) == 2 })
-	p.want(callMessage("1", "find", ""), `{"jsonrpc":"2.0","id":1,"result":{"from":"x"}}`)
+	p.want(callMessage("1", "find", ""), `{"jsonrpc":"2.0","id":1,"error":{"code":-32602,`+
+		`"message":"There is no tool find here. Similar names: ext_x_find, ext_y_find.","data":{"nearest":["ext_x_find","ext_y_find"]}}}`)
+	p.want(callMessage("1", "ext_x_find", ""), `{"jsonrpc":"2.0","id":1,"result":{"from":"x"}}`)
 }
 
 func TestOwnErrors(t *testing.T) {

@@ -55,27 +55,14 @@ type viewState struct {
 
 	mu        sync.Mutex
 	listeners map[*listener]struct{}
-	aliases   map[string]alias // guarded by mu
 }
-
-// alias is a name that a tool had.
-type alias struct {
-	key   wire.ToolKey
-	until time.Time
-}
-
-// aliasTime is how long a tool can be called by a name that it no longer has, since a model may still use it.
-const aliasTime = time.Hour
-
-// maxAliases limits these names: an extension can list other tools all the time.
-const maxAliases = 10_000
 
 func newViewState(d *Door, profile string, o ViewOptions) (*viewState, error) {
 	o = o.withDefaults()
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	v := &viewState{door: d, profile: profile, opt: o, listeners: map[*listener]struct{}{}, aliases: map[string]alias{},
+	v := &viewState{door: d, profile: profile, opt: o, listeners: map[*listener]struct{}{},
 		links: links{byID: map[string]*linksOf{}}}
 	v.now.Store(&view{searching: o.Tools == ToolsSearch})
 	return v, nil
@@ -85,35 +72,9 @@ func newViewState(d *Door, profile string, o ViewOptions) (*viewState, error) {
 func (v *viewState) render(extensions []mesh.Extension, all *lists, now time.Time) (next time.Time) {
 	old := v.now.Load()
 	fresh, next := buildView(v.opt, old, extensions, all, now)
-	v.mu.Lock()
-	v.keepAliases(old, fresh, now)
-	v.mu.Unlock()
 	v.now.Store(fresh)
 	v.notify(old, fresh)
 	return next
-}
-
-// keepAliases remembers the names that tools have lost. The caller holds mu.
-func (v *viewState) keepAliases(old, fresh *view, now time.Time) {
-	for name, a := range v.aliases {
-		if now.After(a.until) {
-			delete(v.aliases, name)
-		}
-	}
-	for name, t := range old.byName {
-		_, kept := v.aliases[name]
-		if have := fresh.byName[name]; (have == nil || have.key != t.key) && (kept || len(v.aliases) < maxAliases) {
-			v.aliases[name] = alias{t.key, now.Add(aliasTime)}
-		}
-	}
-}
-
-// aliased returns the tool that had a name, if it has another one now.
-func (v *viewState) aliased(name string) (wire.ToolKey, bool) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	a, ok := v.aliases[name]
-	return a.key, ok
 }
 
 // buildView decides what clients see. old is the view before, for the hysteresis of the search mode.
