@@ -25,31 +25,24 @@ func FitEntry(key string, entry json.RawMessage) (fit []byte, id string, ok bool
 		return nil, "", false
 	}
 	malformed, named := false, false
-	out := []byte{'{'}
-	_ = jsonrpc.Each(entry, func(member, value []byte) bool { // it is an object
-		name := string(keyName(member))
+	fit = rebuild(entry, func(name string, value []byte) []byte {
 		if name == "arguments" && bytes.Contains(value, []byte("null")) {
 			value, malformed = withoutNulls(value), true
 		}
 		if !fitsEntry(name, value) {
 			malformed = true
-			return true
+			return nil
 		}
 		named = named || name == "name"
-		if len(out) > 1 {
-			out = append(out, ',')
-		}
-		out = append(append(append(out, '"'), member...), `":`...)
-		out = append(out, value...)
-		return true
+		return value
 	})
+	if !malformed {
+		fit = entry
+	}
 	if !named {
-		out = append(append(out, `,"name":`...), Quote(id)...)
+		fit, _ = jsonrpc.SetMember(fit, "name", Quote(id)) // it is an object
 	}
-	if out = append(out, '}'); !malformed && named {
-		out = entry
-	}
-	return OneLine(out), id, true
+	return OneLine(fit), id, true
 }
 
 // withoutNulls leaves the members that are null out of each argument of a prompt.

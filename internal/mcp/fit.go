@@ -95,7 +95,8 @@ func fitType(schema json.RawMessage) (fit json.RawMessage, change string, ok boo
 	}
 	at, found := jsonrpc.Member(schema, "type")
 	if !found {
-		return addType(schema), "the type object was added to the input schema", true
+		fit, _ = jsonrpc.SetMember(schema, "type", []byte(`"object"`)) // it is an object
+		return fit, "the type object was added to the input schema", true
 	}
 	switch one, many := typesOf(at.In(schema)); {
 	case one == "object":
@@ -104,22 +105,6 @@ func fitType(schema json.RawMessage) (fit json.RawMessage, change string, ok boo
 		return jsonrpc.Splice(schema, at, []byte(`"object"`)), "the type of the input schema was reduced to object", true
 	}
 	return nil, "the type of the input schema is not object", false
-}
-
-// addType adds the type object as the first member.
-func addType(schema json.RawMessage) json.RawMessage {
-	out := append(json.RawMessage{}, `{"type":"object"`...)
-	empty := true
-	_ = jsonrpc.Each(schema, func(key, value []byte) bool { // it is an object
-		empty = false
-		out = append(append(append(out, `,"`...), key...), `":`...)
-		out = append(out, value...)
-		return true
-	})
-	if empty {
-		return objectSchema
-	}
-	return append(out, '}')
 }
 
 // typesOf reads the member type of a schema: one name or a list.

@@ -107,19 +107,12 @@ func (m *Meta) ForExtension() []byte {
 	if !m.foreign {
 		return nil
 	}
-	out := []byte{'{'}
-	_ = jsonrpc.Each(m.Raw, func(key, value []byte) bool { // parseMeta has checked it
-		if name := keyName(key); string(name) == metaProgressToken || isProtocols(name) {
-			return true
+	return rebuild(m.Raw, func(name string, value []byte) []byte { // parseMeta has checked that it is an object
+		if name == metaProgressToken || isProtocols([]byte(name)) {
+			return nil
 		}
-		if len(out) > 1 {
-			out = append(out, ',')
-		}
-		out = append(append(append(out, '"'), key...), '"', ':')
-		out = append(out, value...)
-		return true
+		return value
 	})
-	return append(out, '}')
 }
 
 // Trace returns the trace of the request (W3C Trace Context), or "".
