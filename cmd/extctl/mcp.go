@@ -271,9 +271,7 @@ func (l *mcpLink) run(ctx context.Context) {
 
 // connect serves the Door from one mesh until it is lost or ctx ends.
 func (l *mcpLink) connect(ctx context.Context, target daemon.Target) error {
-	nc, err := target.Connect(ctx, daemon.ConnectOptions{
-		Name: "extctl mcp", Logger: l.logger, NoBuffer: true, OnDenied: l.door.Denied,
-	})
+	nc, err := target.Connect(ctx, daemon.ConnectOptions{Name: "extctl mcp", Logger: l.logger, NoBuffer: true})
 	if err != nil {
 		return err
 	}
@@ -316,13 +314,13 @@ func (l *mcpLink) clientOptions(catalog *mesh.Catalog) mesh.ClientOptions {
 }
 
 // dial connects with the credentials of a client, which are those of a nats context.
-func (l *mcpLink) dial(ctx context.Context, natsContext string, catalog *mesh.Catalog, denied func(error)) (door.Connection, error) {
+func (l *mcpLink) dial(ctx context.Context, natsContext string, catalog *mesh.Catalog) (door.Connection, error) {
 	target, err := l.target.Load().As(natsContext)
 	if err != nil {
 		return door.Connection{}, err
 	}
 	var closed atomic.Bool // nc.IsClosed waits while nats.go dials
-	nc, err := target.Connect(ctx, daemon.ConnectOptions{Name: "extctl mcp", Logger: l.logger, NoBuffer: true, OnDenied: denied,
+	nc, err := target.Connect(ctx, daemon.ConnectOptions{Name: "extctl mcp", Logger: l.logger, NoBuffer: true,
 		Extra: []nats.Option{nats.ClosedHandler(func(*nats.Conn) { closed.Store(true) })}})
 	if err != nil {
 		return door.Connection{}, err

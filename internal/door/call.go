@@ -21,9 +21,7 @@ type call struct {
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	began   time.Time
-	counted bool      // it counts as a call in flight
-	subject string    // where the request was sent; guarded by Door.mu
-	via     *identity // with whose credentials; guarded by Door.mu
+	counted bool // it counts as a call in flight
 }
 
 // enter registers a request that can be cancelled as running. It does nothing for others, and for one that is registered.
@@ -41,9 +39,6 @@ func (c *client) enter(ctx context.Context, q *request) *rpc.Error {
 		c.usage.calls.Add(1)
 		c.door.running.Add(1)
 	}
-	c.door.mu.Lock()
-	c.door.calls[running] = struct{}{}
-	c.door.mu.Unlock()
 	q.running = running
 	return nil
 }
@@ -76,28 +71,12 @@ func (r *call) leave() {
 	r.client.mu.Lock()
 	delete(r.client.calls, r.id)
 	r.client.mu.Unlock()
-	r.client.door.mu.Lock()
-	delete(r.client.door.calls, r)
-	r.client.door.mu.Unlock()
-}
-
-// setSubject sets where the request is sent, and with whose credentials.
-func (r *call) setSubject(subject string, via *identity) {
-	r.client.door.mu.Lock()
-	defer r.client.door.mu.Unlock()
-	r.subject, r.via = subject, via
 }
 
 // isEnded reports that the client does not want an answer any more.
 func (r *call) isEnded() bool {
 	cause := context.Cause(r.ctx)
 	return cause == errCancelled || cause == errClosed || cause == context.Canceled // the last is that of an HTTP request
-}
-
-// isDeniedBy reports whether a permission violation is about this call. Its text has the subject in quotes. The caller
-// holds Door.mu.
-func (r *call) isDeniedBy(err error) bool {
-	return r.subject != "" && strings.Contains(err.Error(), `"`+r.subject+`"`)
 }
 
 // isOverloaded reports whether the client or the door has too many requests in flight.
@@ -200,9 +179,6 @@ func (c *client) send(running *call, q *request, t *callee, do mesh.ToolCall) ([
 	if trace := q.params.Meta.Trace(); trace != "" {
 		ctx = mesh.WithTraceparent(ctx, trace)
 	}
-	if t.extension.Spec != nil {
-		running.setSubject(t.extension.Spec.Subject, via)
-	}
 	do.Agent = c.agent(q)
 	if token, level := q.params.Meta.ProgressToken, q.logLevel(c, t); token != nil || level > 0 {
 		p := &progress{token: token, level: level, send: q.notify}
@@ -212,7 +188,7 @@ func (c *client) send(running *call, q *request, t *callee, do mesh.ToolCall) ([
 	result, err := b.client.Do(ctx, do)
 	if running.isEnded() {
 		return nil, nil, errNoAnswer
-	} else if cause := context.Cause(running.ctx); err != nil && (cause == errDenied || cause == errDraining) {
+	} else if cause := context.Cause(running.ctx); err != nil && cause == errDraining {
 		err = cause
 	}
 	if err != nil {

@@ -304,8 +304,10 @@ func TestListChanged(t *testing.T) {
 		}
 	}
 	// After one of them is cancelled the other still works.
+	listeners := func() int { d.view.mu.Lock(); defer d.view.mu.Unlock(); return len(d.view.listeners) }
+	before := listeners()
 	modern.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"two"}}`)
-	natstest.Eventually(t, "the subscription has ended", func() bool { d.mu.Lock(); defer d.mu.Unlock(); return len(d.calls) == 1 })
+	natstest.Eventually(t, "the subscription has ended", func() bool { return listeners() == before-1 })
 	b.put("state.y", json.RawMessage(`{"state":"gated","since":"2026-01-01T00:00:00Z"}`))
 	if got := modern.next(); !strings.Contains(got, tag("1")) {
 		t.Errorf("modern: %s", got)

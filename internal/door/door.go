@@ -46,8 +46,7 @@ type Door struct {
 	running  atomic.Int64 // calls in flight
 	metrics  *metrics
 
-	mu    sync.Mutex
-	calls map[*call]struct{} // in flight
+	attaching sync.Mutex // held by Attach
 
 	updates updates
 }
@@ -75,7 +74,6 @@ func New(o Options) (*Door, error) {
 		ready:    make(chan struct{}),
 		listed:   make(chan struct{}),
 		lists:    newLists(o.Logger),
-		calls:    map[*call]struct{}{},
 		metrics:  newMetrics(),
 	}
 	var err error
@@ -100,8 +98,8 @@ func New(o Options) (*Door, error) {
 // client must be CallTimeout: a context with a deadline would be a tenth of the cost of a call.
 func (d *Door) Attach(catalog *mesh.Catalog, client *mesh.Client, events Events) {
 	b := &backend{catalog, client, events}
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.attaching.Lock()
+	defer d.attaching.Unlock()
 	d.mesh.Store(b)
 	select {
 	case <-d.attached:
@@ -113,34 +111,7 @@ func (d *Door) Attach(catalog *mesh.Catalog, client *mesh.Client, events Events)
 // CallTimeout is the time limit of calls, for mesh.ClientOptions.
 func (d *Door) CallTimeout() time.Duration { return d.opt.CallTimeout }
 
-// Denied ends the calls to the subject that NATS has denied; err is what nats.go passes to its ErrorHandler. Otherwise
-// they would wait for their time limit.
-func (d *Door) Denied(err error) { d.denied(err, nil) }
-
-// denied ends the calls that were sent with the credentials of via; nil means those of the Door.
-func (d *Door) denied(err error, via *identity) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for c := range d.calls {
-		if c.via == via && c.isDeniedBy(err) {
-			c.cancel(errDenied)
-		}
-	}
-}
-
-// cancelAll cancels all calls in flight.
-func (d *Door) cancelAll(cause error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for c := range d.calls {
-		c.cancel(cause)
-	}
-}
-
-var (
-	errDenied    = errors.New("NATS denied the call")
-	errCancelled = errors.New("the client cancelled the call")
-)
+var errCancelled = errors.New("the client cancelled the call")
 
 // Times of list_changed: after a change the Door waits until no other change comes, but not for long.
 const (

@@ -15,6 +15,7 @@ import (
 	"github.com/extmesh/extmesh/internal/mcp"
 	"github.com/extmesh/extmesh/internal/plainjson"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -127,7 +128,7 @@ func tooLarge(t *callee, size, limit int) *failure {
 
 // explain is why a call failed. err is not an extension's own error.
 func explain(t *callee, err error, timeout time.Duration, now time.Time) *failure {
-	if errors.Is(err, errDenied) {
+	if errors.Is(err, mesh.ErrDenied) {
 		return newFailure(t, rpc.CodeUnavailable, rpc.RanNo, fmt.Sprintf("This client may not use %s.", t.where()), t.notRun())
 	}
 	if errors.Is(err, errDraining) {

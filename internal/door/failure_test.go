@@ -64,7 +64,7 @@ func TestFailures(t *testing.T) {
 		{"internal before", made(rpc.CodeInternal, rpc.Details{Ran: no}, "no route")},
 		{"arguments", made(rpc.CodeInvalidParams, rpc.Details{Ran: no}, "the arguments do not fit: at /x: got number, want string")},
 		{"no such tool", made(rpc.CodeMethodNotFound, rpc.Details{Ran: no}, "no method")},
-		{"denied", errDenied},
+		{"denied", fmt.Errorf("%w: %w", made(rpc.CodeUnavailable, rpc.Details{Ran: no}, "not allowed"), mesh.ErrDenied)},
 		{"connection closed", errors.New("nats: connection closed")},
 		{"a proxy without a server", made(rpc.CodeUnavailable, rpc.Details{Ran: maybe, Status: "502 Bad Gateway"}, "502")},
 		{"connection closed during the call", fmt.Errorf("%w: closed", made(rpc.CodeUnavailable, rpc.Details{Ran: maybe}, "no answer"))},

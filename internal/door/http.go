@@ -59,13 +59,17 @@ type httpServer struct {
 	dialled  *identities
 	log      map[string]*rate.Sometimes // by the reason of a refusal
 	drain    chan struct{}              // closed when the server stops: streams end
+	calls    context.Context            // of all requests and sessions
+	cancel   context.CancelCauseFunc    // of calls
 }
 
 func (d *Door) newHTTPServer(o HTTPOptions) *httpServer {
 	o.MaxBody = cmp.Or(o.MaxBody, 4<<20)
 	o.MaxSessions = cmp.Or(o.MaxSessions, 1000)
 	o.Drain = max(0, cmp.Or(o.Drain, 30*time.Second))
-	h := &httpServer{door: d, opt: o, sessions: newSessions(o.MaxSessions), drain: make(chan struct{}), users: users{rate: o.Rate}, log: map[string]*rate.Sometimes{}}
+	h := &httpServer{door: d, opt: o, drain: make(chan struct{}), users: users{rate: o.Rate}, log: map[string]*rate.Sometimes{}}
+	h.calls, h.cancel = context.WithCancelCause(context.Background()) // when the server stops, it completes the calls in flight
+	h.sessions = newSessions(h.calls, o.MaxSessions)
 	for _, reason := range refusals {
 		h.log[reason] = &rate.Sometimes{Interval: time.Second}
 	}
@@ -80,8 +84,10 @@ func (d *Door) ServeHTTP(ctx context.Context, l net.Listener, o HTTPOptions) err
 	h := d.newHTTPServer(o)
 	defer h.dialled.close()
 	defer h.sessions.endAll()
+	defer h.cancel(nil)
 	srv := &http.Server{
-		Handler: h, ReadHeaderTimeout: headerTimeout, ReadTimeout: bodyTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 32 << 10, TLSConfig: o.TLS,
+		Handler: h, BaseContext: func(net.Listener) context.Context { return h.calls },
+		ReadHeaderTimeout: headerTimeout, ReadTimeout: bodyTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 32 << 10, TLSConfig: o.TLS,
 		ErrorLog: slog.NewLogLogger(d.opt.Logger.Handler(), slog.LevelDebug), // a failed TLS handshake for each port scan
 	}
 	l = rawio.Listener{Listener: l}
@@ -123,7 +129,7 @@ func (h *httpServer) shutdown(ctx context.Context, srv *http.Server) {
 	if wait(h.opt.Drain) == nil {
 		return
 	}
-	h.door.cancelAll(errDraining)
+	h.cancel(errDraining)
 	if wait(lastAnswers) != nil {
 		h.sessions.endAll()
 		_ = srv.Close() // only so that the connections are closed

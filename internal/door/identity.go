@@ -17,8 +17,8 @@ type Connection struct {
 }
 
 // Dial connects to the mesh with the NATS credentials of a file. The client uses catalog, which the Door has read with its
-// own credentials. denied is to be called with the permission violations that NATS reports.
-type Dial func(ctx context.Context, natsContext string, catalog *mesh.Catalog, denied func(error)) (Connection, error)
+// own credentials.
+type Dial func(ctx context.Context, natsContext string, catalog *mesh.Catalog) (Connection, error)
 
 // The limits of connections with the credentials of clients.
 const (
@@ -107,7 +107,7 @@ func (s *identities) acquire(ctx context.Context, natsContext string, base *back
 func (s *identities) connect(ctx context.Context, id *identity) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	id.conn, id.err = s.dial(ctx, id.natsContext, id.base.catalog, func(err error) { s.door.denied(err, id) })
+	id.conn, id.err = s.dial(ctx, id.natsContext, id.base.catalog)
 	if id.err != nil {
 		s.door.opt.Logger.Warn("no connection to NATS with the credentials of a client", "natsContext", id.natsContext, "error", id.err)
 	}

@@ -335,36 +335,43 @@ func revokeToken(t *testing.T, more string, names ...string) {
 
 // TestDrainCancels stops the server while a call takes longer than the time for that: the client gets a result.
 func TestDrainCancels(t *testing.T) {
-	_, d, _, cancelled := slowBed(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- d.ServeHTTP(ctx, l, HTTPOptions{Drain: 10 * time.Millisecond}) }() // ends with ctx
-	w := &web{t: t, url: "http://" + l.Addr().String() + "/mcp"}
-	session := w.begin("2025-11-25")
-	call, _ := w.stream("POST", callMessage("5", "ext_slow_work", `,"_meta":{"progressToken":1}`), session)
-	call()
-	call()
-	cancel()
-	if _, data := call(); !strings.Contains(data, `"isError":true`) || !strings.Contains(data, "The MCP server is stopping") {
-		t.Errorf("the call ends with %s", data)
-	}
-	<-cancelled
-	if err := <-ended; err != nil {
-		t.Error(err)
+	for _, modern := range []bool{false, true} {
+		_, d, _, cancelled := slowBed(t)
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- d.ServeHTTP(ctx, l, HTTPOptions{Drain: 10 * time.Millisecond}) }() // ends with ctx
+		w := &web{t: t, url: "http://" + l.Addr().String() + "/mcp"}
+		header, meta := modernHeader("tools/call", "ext_slow_work"), modernMeta[:len(modernMeta)-1]+`,"progressToken":1}`
+		if !modern {
+			header, meta = w.begin("2025-11-25"), `"_meta":{"progressToken":1}`
+		}
+		call, _ := w.stream("POST", callMessage("5", "ext_slow_work", ","+meta), header)
+		call()
+		if !modern { // its first event has an id only
+			call()
+		}
+		cancel()
+		if _, data := call(); !strings.Contains(data, `"isError":true`) || !strings.Contains(data, "The MCP server is stopping") {
+			t.Errorf("modern %t: the call ends with %s", modern, data)
+		}
+		<-cancelled
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
 	}
 }
 
 // TestRemembered checks that streams of answers remember a limited number of bytes.
 func TestRemembered(t *testing.T) {
-	all := newSessions(1)
+	all := newSessions(t.Context(), 1)
 	d := runDoor(t, Options{})
 	n, _ := all.add(d.newClient(d.view, ""), true)
 	big := make([]byte, 100<<20)
-	old, _ := newSessions(1).add(d.newClient(d.view, ""), false)
+	old, _ := newSessions(t.Context(), 1).add(d.newClient(d.view, ""), false)
 	if s := old.newStream(); s.add([]byte("x")) != "" || len(s.events) != 0 || len(old.streams) != 0 {
 		t.Error("an event without an id is remembered, which no client can fetch")
 	}
@@ -390,7 +397,7 @@ func TestRemembered(t *testing.T) {
 
 // TestRoomForSessions: a token has half of the sessions. A new one takes the place of one that was unused for a minute.
 func TestRoomForSessions(t *testing.T) {
-	all := newSessions(4)
+	all := newSessions(t.Context(), 4)
 	d := runDoor(t, Options{})
 	add := func(principal string) (*session, bool) { return all.add(d.newClient(d.view, principal), true) }
 	first, _ := add("ada")
@@ -416,7 +423,7 @@ func TestRoomForSessions(t *testing.T) {
 
 // TestRoomInFullServer: unused sessions of any token make room, those in use do not.
 func TestRoomInFullServer(t *testing.T) {
-	all := newSessions(4)
+	all := newSessions(t.Context(), 4)
 	defer all.endAll()
 	d := runDoor(t, Options{})
 	add := func(principal string) (*session, bool) { return all.add(d.newClient(d.view, principal), true) }
@@ -443,7 +450,7 @@ func TestRoomInFullServer(t *testing.T) {
 func TestRoomForIdentities(t *testing.T) {
 	closed := make(chan string, maxIdentities)
 	d := runDoor(t, Options{})
-	s := &identities{door: d, all: map[string]*identity{}, dial: func(_ context.Context, name string, _ *mesh.Catalog, _ func(error)) (Connection, error) {
+	s := &identities{door: d, all: map[string]*identity{}, dial: func(_ context.Context, name string, _ *mesh.Catalog) (Connection, error) {
 		return Connection{IsClosed: func() bool { return false }, Close: func() { closed <- name }}, nil
 	}}
 	base := &backend{}

@@ -104,13 +104,13 @@ func TestTokenContext(t *testing.T) {
 		t.Fatal(err)
 	}
 	dialled := 0
-	dial := func(ctx context.Context, natsContext string, catalog *mesh.Catalog, denied func(error)) (Connection, error) {
+	dial := func(ctx context.Context, natsContext string, catalog *mesh.Catalog) (Connection, error) {
 		dialled++
 		as, err := own.As(natsContext)
 		if err != nil {
 			return Connection{}, err
 		}
-		nc, err := as.Connect(ctx, daemon.ConnectOptions{OnDenied: denied})
+		nc, err := as.Connect(ctx, daemon.ConnectOptions{})
 		if err != nil {
 			return Connection{}, err
 		}

@@ -45,6 +45,7 @@ type session struct {
 
 // sessions are the sessions of a server, by id.
 type sessions struct {
+	ctx        context.Context // of all sessions
 	max        int
 	remembered atomic.Int64 // bytes, by the streams of answers
 
@@ -52,13 +53,15 @@ type sessions struct {
 	all map[string]*session
 }
 
-func newSessions(limit int) *sessions { return &sessions{max: limit, all: map[string]*session{}} }
+func newSessions(ctx context.Context, limit int) *sessions {
+	return &sessions{ctx: ctx, max: limit, all: map[string]*session{}}
+}
 
 // add makes a session. If there are too many, it takes the place of the one that was not used for longest, of any token; if half
 // of them are those of the client's token, of one of these. ok is false if all were used within a minute.
 func (s *sessions) add(c *client, numbered bool) (*session, bool) {
 	n := &session{id: rand.Text(), client: c, all: s, numbered: numbered, streams: map[string]*stream{}, used: time.Now(), main: newStream("main", numbered)}
-	n.ctx, n.cancel = context.WithCancelCause(context.Background()) // a session outlives the request that began it
+	n.ctx, n.cancel = context.WithCancelCause(s.ctx) // a session outlives the request that began it
 	n.unlisten = c.notifyClient(func(message []byte) { n.main.add(message) })
 	s.mu.Lock()
 	own := c.principal != "" && s.countLocked(c.principal) >= max(1, s.max/2)

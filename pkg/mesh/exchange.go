@@ -20,6 +20,9 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
+// ErrDenied means that NATS does not allow the user of a Client to call an extension. The call has not run.
+var ErrDenied = errors.New("permission denied")
+
 // once sends one request and waits for its answer until deadline, however many messages that takes. It sets t.connects.
 func (c *Client) once(ctx context.Context, t *target, deadline time.Time, method string, params json.RawMessage) (a attempt) {
 	if err := ctx.Err(); err != nil {
@@ -177,7 +180,7 @@ func (r *reception) receive(ctx context.Context, p *place) (json.RawMessage, err
 				return nil, rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "NATS denies this user the instances of %s", r.t.id)
 			case r.isDenied():
 				r.denied, r.ended = true, true
-				return nil, rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "NATS does not allow this user to call %s (publish to %s)", r.t.id, r.t.to())
+				return nil, r.denial()
 			case !r.streaming || len(p.replies) > 0: // progress may have kept take busy
 			case r.c.inbox.silence(p) < wire.SilenceLimit:
 				r.silent()
@@ -215,6 +218,11 @@ func (r *reception) gaveUp(cause error) error {
 	}
 	r.silent()
 	return rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "%s did not answer in time", r.t.id)
+}
+
+// denial is the error of a call that NATS has denied.
+func (r *reception) denial() error {
+	return fmt.Errorf("%w: %w", rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "NATS does not allow this user to call %s (publish to %s)", r.t.id, r.t.to()), ErrDenied)
 }
 
 // lost is the error of a call if its answer may have been lost.

@@ -96,7 +96,7 @@ func TestDeniedCall(t *testing.T) {
 	client := NewClient(agent, ClientOptions{Timeout: time.Minute})
 	for range 2 { // with an old denial, too
 		_, err := client.Call(t.Context(), "x/read", nil)
-		if !errors.Is(err, rpc.CodeUnavailable) || rpc.AsError(err).Details().Ran != rpc.RanNo || !strings.Contains(err.Error(), "does not allow this user to call x (publish to ext.x.rpc)") {
+		if !errors.Is(err, rpc.CodeUnavailable) || !errors.Is(err, ErrDenied) || rpc.AsError(err).Details().Ran != rpc.RanNo || !strings.Contains(err.Error(), "does not allow this user to call x (publish to ext.x.rpc)") {
 			t.Errorf("%v", err)
 		}
 	}
