@@ -165,13 +165,12 @@ func (c tools) forward(running *call, q *request, t *callee, args []byte) ([]byt
 // send sends a request to the mesh and waits for the result. If the mesh has failed, it returns how; the error is the
 // extension's own, or errNoAnswer.
 func (c *client) send(running *call, q *request, t *callee, do mesh.ToolCall) ([]byte, *failure, *rpc.Error) {
-	b, via, err := c.mesh(running.ctx)
+	b, err := c.mesh(running.ctx)
 	if err != nil && running.isEnded() {
 		return nil, nil, errNoAnswer
 	} else if err != nil {
 		return nil, noMesh(t, err), nil
 	}
-	defer c.identities.release(via)
 	if running.isEnded() {
 		return nil, nil, errNoAnswer
 	}

@@ -297,11 +297,10 @@ func (f *follower) renew(ctx context.Context, now bool) {
 func (f *follower) renewOne(ctx context.Context, uri string, to followed) bool {
 	ctx, cancel := context.WithTimeout(ctx, followTimeout)
 	defer cancel()
-	b, via, err := f.client.mesh(ctx)
+	b, err := f.client.mesh(ctx)
 	if err != nil {
 		return false
 	}
-	defer f.client.identities.release(via)
 	if e, ok := b.catalog.Get(to.id); !ok || !e.State.Available {
 		return false
 	}

@@ -107,7 +107,6 @@ func (d *Door) ServeHTTP(ctx context.Context, l net.Listener, o HTTPOptions) err
 			return err
 		case now := <-sweep.C:
 			h.sessions.sweep(now, h.permits)
-			h.dialled.sweep(now, identityIdle)
 		case <-ctx.Done():
 			h.shutdown(context.WithoutCancel(ctx), srv)
 			<-ended

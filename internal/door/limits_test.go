@@ -13,7 +13,9 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -446,31 +448,40 @@ func TestRoomInFullServer(t *testing.T) {
 	}
 }
 
-// TestRoomForIdentities: the connection that was not used for longest makes room for another client's; one in use does not.
-func TestRoomForIdentities(t *testing.T) {
-	closed := make(chan string, maxIdentities)
+// TestConnectionReplaced: a connection of a client is replaced after a failed attempt, after it was closed, and when the Door has
+// connected to another mesh.
+func TestConnectionReplaced(t *testing.T) {
+	dialled, closed := 0, make(chan int, 10)
+	var fault error
 	d := runDoor(t, Options{})
-	s := &identities{door: d, all: map[string]*identity{}, dial: func(_ context.Context, name string, _ *mesh.Catalog) (Connection, error) {
-		return Connection{IsClosed: func() bool { return false }, Close: func() { closed <- name }}, nil
-	}}
-	base := &backend{}
-	var used []*identity
-	for n := range maxIdentities {
-		id, err := s.acquire(t.Context(), fmt.Sprint(n), base)
-		if err != nil {
-			t.Fatal(err)
+	s := &identities{door: d, all: map[string]*identity{}}
+	s.dial = func(context.Context, string, *mesh.Catalog) (Connection, error) {
+		dialled++
+		n, gone := dialled, make(chan struct{})
+		return Connection{IsClosed: func() bool { return isClosed(gone) }, Close: sync.OnceFunc(func() { close(gone); closed <- n })}, fault
+	}
+	connect := func(base *backend, want int) (c Connection, err error) {
+		t.Helper()
+		if c, err = s.connection(t.Context(), "ada.json", base); dialled != want {
+			t.Errorf("%d attempts, want %d", dialled, want)
 		}
-		used = append(used, id)
+		return c, err
 	}
-	if _, err := s.acquire(t.Context(), "more", base); !errors.Is(err, errConnections) {
-		t.Errorf("all are in use: %v", err)
-	}
-	s.release(used[7])
-	s.release(used[3])
-	if _, err := s.acquire(t.Context(), "more", base); err != nil {
+	first, second := &backend{}, &backend{}
+	fault = errors.New("wrong password")
+	if _, err := connect(first, 1); !errors.Is(err, fault) {
 		t.Error(err)
 	}
-	if name := <-closed; name != "7" || len(closed) > 0 {
-		t.Errorf("closed: %s and %d more", name, len(closed))
+	fault = nil
+	_, _ = connect(first, 2)
+	c, _ := connect(first, 2)
+	c.Close()
+	_, _ = connect(first, 3)
+	_, _ = connect(second, 4)
+	s.close()
+	got := []int{<-closed, <-closed, <-closed}
+	slices.Sort(got[1:]) // two goroutines
+	if !slices.Equal(got, []int{2, 3, 4}) {
+		t.Errorf("closed: %v", got)
 	}
 }

@@ -133,15 +133,19 @@ func TestTokenContext(t *testing.T) {
 	if dialled != 1 {
 		t.Errorf("%d connections for one token", dialled)
 	}
-	id := w.h.dialled.all[file]
-	w.h.dialled.sweep(id.used.Add(identityIdle+1), identityIdle)
-	natstest.Eventually(t, "an idle connection is closed", id.conn.IsClosed)
-	if len(w.h.dialled.all) != 0 {
-		t.Error("an idle connection is kept")
+	setUser := func(user, password string) {
+		if err := os.WriteFile(file, []byte(`{"user":"`+user+`","password":"`+password+`","inbox_prefix":"_INBOX.ada"}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := os.WriteFile(file, []byte(`{"user":"ada","password":"wrong"}`), 0o600); err != nil {
-		t.Fatal(err)
+	setUser("grace", "p")
+	b.srv.Restart(func(o *server.Options) { o.Users[1].Username = "grace" })
+	natstest.Eventually(t, "the changed context is read after NATS has refused the old user", func() bool { return strings.Contains(call("x"), `"ran":true`) })
+	if dialled < 2 {
+		t.Error("NATS did not refuse the old user")
 	}
+	setUser("grace", "wrong")
+	w.h.dialled.all[file].conn.Close()
 	if got := call("x"); !strings.Contains(got, "not reachable with the credentials of this client") || strings.Contains(got, `"ran":true`) {
 		t.Errorf("with a wrong password: %s", got)
 	}
