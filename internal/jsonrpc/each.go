@@ -53,6 +53,23 @@ func Valid(text []byte) bool {
 	return err == nil && end(text, i) == nil
 }
 
+// TypeOf returns the JSON Schema type of a valid JSON value without spaces before it; number for integers, too.
+func TypeOf(value []byte) string {
+	switch value[0] {
+	case '{':
+		return "object"
+	case '[':
+		return "array"
+	case '"':
+		return "string"
+	case 't', 'f':
+		return "boolean"
+	case 'n':
+		return "null"
+	}
+	return "number"
+}
+
 // Elements calls f for every element of a JSON array, as Each does for the members of an object.
 func Elements(array []byte, f func(element []byte) bool) error {
 	i := space(array, 0)

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/plainjson"
 	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
@@ -138,32 +139,17 @@ func literal(value string, types []string) (json.RawMessage, error) {
 		return plainjson.AppendString(nil, value), nil
 	}
 	text := strings.TrimSpace(value)
-	valid := json.Valid([]byte(text))
-	if valid && (slices.Contains(types, "json") || slices.Contains(types, typeOf(text)) ||
-		typeOf(text) == "number" && slices.Contains(types, "integer") && !strings.ContainsAny(text, ".eE")) {
-		return json.RawMessage(text), nil
+	if json.Valid([]byte(text)) {
+		is := jsonrpc.TypeOf([]byte(text))
+		isWhole := is == "number" && !strings.ContainsAny(text, ".eE")
+		if slices.Contains(types, "json") || slices.Contains(types, is) || isWhole && slices.Contains(types, "integer") {
+			return json.RawMessage(text), nil
+		}
 	}
 	if slices.Contains(types, "json") {
 		return nil, fmt.Errorf("%s is not JSON", terminal.Short(value, 40))
 	}
 	return nil, fmt.Errorf("%s is not of type %s, which the tool's schema requires", terminal.Short(value, 40), words.Or(types))
-}
-
-// typeOf is the JSON Schema type of a valid JSON text.
-func typeOf(text string) string {
-	switch text[0] {
-	case '{':
-		return "object"
-	case '[':
-		return "array"
-	case '"':
-		return "string"
-	case 't', 'f':
-		return "boolean"
-	case 'n':
-		return "null"
-	}
-	return "number"
 }
 
 // Property is one argument that a tool's schema declares.

@@ -85,7 +85,7 @@ func (p *plainSchema) fits(args json.RawMessage) bool {
 	ok := true
 	err := jsonrpc.Each(args, func(key, value []byte) bool {
 		want, known := p.types[string(key)]
-		ok = bytes.IndexByte(key, '\\') < 0 && (known || !p.closed) && (want == "" || want == typeOf(value))
+		ok = bytes.IndexByte(key, '\\') < 0 && (known || !p.closed) && (want == "" || want == jsonrpc.TypeOf(value))
 		if ok && slices.Contains(p.required, string(key)) {
 			found = append(found, string(key))
 		}
@@ -100,21 +100,4 @@ func (p *plainSchema) fits(args json.RawMessage) bool {
 		}
 	}
 	return true
-}
-
-// typeOf returns the type of a JSON value from its first byte.
-func typeOf(value []byte) string {
-	switch value[0] {
-	case '{':
-		return "object"
-	case '[':
-		return "array"
-	case '"':
-		return "string"
-	case 't', 'f':
-		return "boolean"
-	case 'n':
-		return "null"
-	}
-	return "number"
 }
