@@ -50,45 +50,19 @@ func (o ViewOptions) permitsSome(kind listKind, id string) bool {
 }
 
 // permitsUnlisted reports whether the view may pass on the URI of a resource that is in no list. If a pattern selects resources
-// of the extension, a server that normalises the URI must not read another one than the patterns were compared with: dot
-// segments are refused, and the URI is also compared without its escapes, with patterns without theirs.
+// of the extension, it may not: file:///docs/a, file://localhost/docs/a and file:///docs/%61 are the same file to many servers,
+// and a pattern is compared with only one of these texts.
 func (o ViewOptions) permitsUnlisted(id, uri string) bool {
-	narrow := func(pattern string) bool {
+	return !o.selectsResources(id) && o.permitsEntry(resources, id, uri)
+}
+
+// selectsResources reports whether a pattern is for resources of an extension.
+func (o ViewOptions) selectsResources(id string) bool {
+	return slices.ContainsFunc(slices.Concat(o.Only, o.Exclude), func(pattern string) bool {
 		of, glob, _ := strings.Cut(pattern, "/")
 		ok, _ := path.Match(of, id)
 		return ok && strings.HasPrefix(glob, kinds[resources].pattern)
-	}
-	if !slices.ContainsFunc(slices.Concat(o.Only, o.Exclude), narrow) {
-		return o.permitsEntry(resources, id, uri)
-	}
-	at, _, _ := strings.Cut(uri, "#")
-	at, _, _ = strings.Cut(at, "?")
-	at, err := url.PathUnescape(at)
-	whole, wholeErr := url.PathUnescape(uri)
-	if err != nil || wholeErr != nil || strings.Contains(whole, `\`) || strings.Contains(strings.Replace(at, "://", "", 1), "//") {
-		return false
-	}
-	segments := strings.FieldsFunc(at, func(r rune) bool { return r == '/' || r == ':' })
-	segments = append(segments, strings.Split(whole, "/")...) // some servers take a query for a part of the path
-	if slices.Contains(segments, ".") || slices.Contains(segments, "..") {
-		return false
-	}
-	plain := ViewOptions{Only: unescaped(o.Only), Exclude: unescaped(o.Exclude)}
-	return o.permitsEntry(resources, id, uri) && plain.permitsEntry(resources, id, whole)
-}
-
-// globEscapes are escapes of characters that mean something else in a pattern.
-var globEscapes = strings.NewReplacer("%2A", `\*`, "%2a", `\*`, "%3F", `\?`, "%3f", `\?`, "%5B", `\[`, "%5b", `\[`, "%5C", `\\`, "%5c", `\\`)
-
-// unescaped returns patterns with the characters that their escapes stand for.
-func unescaped(patterns []string) []string {
-	out := slices.Clone(patterns)
-	for i, pattern := range out {
-		if plain, err := url.PathUnescape(globEscapes.Replace(pattern)); err == nil {
-			out[i] = plain
-		}
-	}
-	return out
+	})
 }
 
 // withoutSlashes replaces slashes, which * does not match.
@@ -100,6 +74,9 @@ func (v *view) addEntries(entries *[listKinds][]*entry, x mesh.Extension, all *l
 		return false
 	}
 	for kind := range listKinds {
+		if kind == templates && o.selectsResources(x.ID) {
+			continue // no resource of a template could be read
+		}
 		for _, e := range all.of(x.ID, kind) {
 			if o.permitsEntry(kind, x.ID, e.key.Tool) {
 				entries[kind] = append(entries[kind], e)
