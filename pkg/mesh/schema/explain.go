@@ -74,12 +74,8 @@ func explainFault(place string, fault jsonschema.ErrorKind) string {
 		return fmt.Sprintf("%s is %s, not %s", what, literal(k.Got), alternatives(k.Want, literal))
 	case *kind.Const:
 		return fmt.Sprintf("%s is %s, not %s", what, literal(k.Got), literal(k.Want))
-	case *kind.Format:
-		return fmt.Sprintf("%s is %s, not a valid %s", what, literal(k.Got), k.Want)
 	case *kind.Pattern:
 		return fmt.Sprintf("%s is %s, which does not match %s", what, literal(k.Got), k.Want)
-	case *kind.UniqueItems:
-		return fmt.Sprintf("items %d and %d of %s are equal", k.Duplicates[0], k.Duplicates[1], what)
 	}
 	if text, ok := explainLimit(what, fault); ok {
 		return text

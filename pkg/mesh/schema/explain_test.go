@@ -23,7 +23,7 @@ func TestExplain(t *testing.T) {
 		{`{"properties":{"code":{"pattern":"^[0-9]+$"}}}`, `{"code":"ab"}`, `code is "ab", which does not match ^[0-9]+$`},
 		{`{"properties":{"tags":{"minItems":2}}}`, `{"tags":[1]}`, "tags has 1 item; at least 2"},
 		{`{"properties":{"tags":{"maxItems":1}}}`, `{"tags":[1,2]}`, "tags has 2 items; at most 1"},
-		{`{"properties":{"tags":{"uniqueItems":true}}}`, `{"tags":[1,2,1]}`, "items 0 and 2 of tags are equal"},
+		{`{"properties":{"tags":{"uniqueItems":true}}}`, `{"tags":[1,2,1]}`, "tags: items at 0 and 2 are equal"},
 		{`{"properties":{"tags":{"items":{"type":["integer","null"]}}}}`, `{"tags":[1,"x"]}`, "tags[1] is a string, not null or an integer"},
 		{`{"properties":{"m":{"propertyNames":{"enum":["red","green"]}}}}`, `{"m":{"purple":1}}`, `the name "purple" is "purple", not "red" or "green"`},
 		{`{"type":"object","maxProperties":1}`, `{"a":1,"b":2}`, "the arguments: maxProperties: got 2, want 1"},
