@@ -25,7 +25,7 @@ var tried = map[string]map[string]string{
 		"json cancel": "TestExamples", "json progress": "TestExamples", "json end": "TestExamples", "json meta": "TestExamples",
 		"json hook": "TestExamples", "json event": "pkg/mesh: TestEventsOnPage", "json announce": "TestExamples", "json inventory": "TestExamples",
 		"json heartbeat": "TestExamples", "json shutdown": "TestExamples", "json spec": "TestExamples", "json state": "TestExamples",
-		"json skill": "TestExamples", "json skills": "TestExamples", "json host": "TestExamples", "json breaker": "TestExamples",
+		"json skill": "TestExamples", "json skills": "TestExamples", "json host": "TestExamples",
 	},
 	"running-a-fleet.md": {"sh fleet": "TestRunningAFleet"},
 	"writing-an-extension.md": {

@@ -72,7 +72,6 @@ func TestExamples(t *testing.T) {
 		"skill":     func() any { return new(wire.Skill) },
 		"host":      func() any { return new(wire.Host) },
 		"inventory": func() any { return new(wire.Inventory) },
-		"breaker":   func() any { return new(wire.BreakerReport) },
 		"hook":      func() any { return new(mesh.HookResult) },
 		"meta": func() any {
 			return new(struct {
@@ -262,7 +261,7 @@ func TestSubjects(t *testing.T) {
 		strings.Replace(p.RPC("<id>"), "P", "SP", 1), strings.Replace(p.InstanceRPC("<id>", "<instance>"), "P", "SP", 1),
 		strings.Replace(p.Cancel("<id>"), "P", "SP", 1), strings.Replace(p.Ack("<id>", "<token>"), "P", "SP", 1), strings.Replace(p.Event("<id>"), "P", "SP", 1),
 		p.Announce("<id>"), p.AnnounceRequest(), p.Heartbeat("<id>"), p.Shutdown("<id>"), p.Suspect("<id>"),
-		p.Breaker("<id>"), p.HostReport("<bridge>"), p.RegistryRPC(), p.CatalogEvents() + ".>",
+		p.HostReport("<bridge>"), p.RegistryRPC(), p.CatalogEvents() + ".>",
 		p.Control("<bridge>"), p.Log("<id>"),
 	} {
 		if !strings.Contains(page, "| `"+subject+"` |") {

@@ -350,3 +350,18 @@ func (x *extension) restore(value []byte, now time.Time) bool {
 	}
 	return true
 }
+
+// shownBreaker is the breaker in state.<id>: open if the bridges have opened those of all ready instances.
+func shownBreaker(health liveness.Extension) *heartbeat.Breaker {
+	var first *heartbeat.Breaker
+	for _, i := range health.Instances {
+		switch {
+		case i.State != heartbeat.Ready:
+		case i.Available():
+			return nil
+		case first == nil || first.RetryAt == nil || i.Breaker.RetryAt != nil && i.Breaker.RetryAt.Before(*first.RetryAt):
+			first = i.Breaker
+		}
+	}
+	return first
+}

@@ -46,8 +46,6 @@ func (f *Fleet) Control(verb, name string, data []byte, now time.Time) {
 	case "suspect":
 		f.traffic.Suspects++
 		f.probes.suspect(name, data, now)
-	case "breaker":
-		f.probes.breakerReport(name, data, now)
 	case "host":
 		f.inventories.handleInventory(name, data, now)
 	}

@@ -11,10 +11,10 @@ import (
 // controlVerbs maps the verbs of P.registry.<verb>.> that registries handle to the name under which refused messages
 // are counted.
 var controlVerbs = map[string]string{"announce": "announce", "heartbeat": "beat", "shutdown": "shutdown", "suspect": "suspect",
-	"breaker": "breaker", "host": "inventory"}
+	"host": "inventory"}
 
 // refusable are the names under which refused messages are counted.
-var refusable = []string{"announce", "beat", "breaker", "catalog event", "document", "inventory", "shutdown", "suspect"}
+var refusable = []string{"announce", "beat", "catalog event", "document", "inventory", "shutdown", "suspect"}
 
 // checkControl refuses messages that cannot be control messages. A client without permission to publish on a control
 // subject can use it as the reply subject of a request; the responder then publishes there with its own permissions.

@@ -67,7 +67,6 @@ func TestForgedControlMessages(t *testing.T) {
 		{"a direct get's answer as a removal", "shutdown", prefix.Shutdown("plain"), `{"id":"plain","reason":"removed"}`, true},
 		{"a direct get's answer as an inventory", "inventory", prefix.HostReport("one"), text(otherHost), true},
 		{"a direct get's answer as a suspect", "suspect", prefix.Suspect("weather"), ``, true},
-		{"a direct get's answer as a breaker report", "breaker", prefix.Breaker("weather"), `{"id":"weather","state":"open"}`, true},
 		{"a service's answer as a heartbeat", "beat", prefix.Heartbeat("plain"), `{"jsonrpc":"2.0","id":"plain","state":"failed"}`, false},
 		{"a service's answer as a shutdown notice", "shutdown", prefix.Shutdown("plain"), `{"jsonrpc":"2.0","id":"plain","result":{}}`, false},
 		{"a service's answer as an announcement", "announce", prefix.Announce("plain"), `{"version":"9.0.0","id":"plain","jsonrpc":"2.0"}`, false},

@@ -155,7 +155,6 @@ func (w *world) fault() string {
 	case 7:
 		for _, o := range w.exts {
 			w.publish(prefix.Suspect(o.a.ID), `{"reason":"timeout"}`)
-			w.publish(prefix.Breaker(o.a.ID), wire.BreakerReport{State: "open", Reporter: "liar"})
 			w.publish(prefix.Announce(o.a.ID), `{"id":"`+o.a.ID+`"}`)
 		}
 		return "a liar complains of everybody"

@@ -8,7 +8,6 @@ import (
 
 	"github.com/extmesh/extmesh/internal/fleet"
 	"github.com/extmesh/extmesh/internal/liveness"
-	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
@@ -144,31 +143,6 @@ func TestLostSurvivesHandOver(t *testing.T) {
 				t.Fatalf("the new leader calls it %s", d.State)
 			}
 		}
-	})
-}
-
-// TestBreakerReports: the report of an open breaker makes the registry probe the extension. It changes the catalog only
-// if the probe fails.
-func TestBreakerReports(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bed) {
-		r, _ := b.registry(Config{})
-		b.leading(r)
-		e := b.ext("weather", "1.0.0", "n1", "get")
-		e.up()
-		e.sendHeartbeats()
-		b.await("it is up", b.is("weather", heartbeat.Ready))
-		open := wire.BreakerReport{ID: "weather", State: "open", Reporter: "agent-7"}
-		b.publish(prefix.Breaker("weather"), open)
-		b.await("it is pinged", func() bool { return e.count(&e.pings) == 1 })
-		if d := b.state("weather"); d.Breaker != nil || d.State != heartbeat.Ready {
-			t.Errorf("a false report changed the state: %+v", d)
-		}
-		e.silence()
-		<-time.After(probeInterval)
-		b.publish(prefix.Breaker("weather"), open)
-		b.await("it is lost", b.is("weather", heartbeat.Lost))
-		e.serve()
-		b.await("it is back", b.is("weather", heartbeat.Ready))
 	})
 }
 

@@ -82,10 +82,9 @@ func TestRefused(t *testing.T) {
 	b.publish(prefix.Heartbeat("weather"), `{"id":"weather","state":"hungry"}`)
 	b.publish(prefix.Shutdown("weather"), `{"id":"mail","instance":"n1"}`)
 	b.publish(prefix.Suspect("weather"), `[]`)
-	b.publish(prefix.Breaker("weather"), `{"id":"weather","state":"ajar"}`)
 	b.await("all of it is counted", func() bool {
 		n := b.status(r).Refused
-		return n["announce"] == 11 && n["beat"] == 1 && n["shutdown"] == 1 && n["suspect"] == 1 && n["breaker"] == 1
+		return n["announce"] == 11 && n["beat"] == 1 && n["shutdown"] == 1 && n["suspect"] == 1
 	})
 	if s, ok := b.spec("weather"); !ok || len(s.Tools) != 1 || b.state("weather").State != heartbeat.Ready {
 		t.Errorf("weather was harmed: %+v", s)

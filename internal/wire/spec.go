@@ -444,11 +444,3 @@ type SkillEntry struct {
 	Description string `json:"description,omitempty"`
 	Body        string `json:"body"`
 }
-
-// BreakerReport is what a caller publishes on P.registry.breaker.<id> when its breaker changed state.
-type BreakerReport struct {
-	ID       string `json:"id"`
-	State    string `json:"state"`              // closed | open | half-open
-	Reporter string `json:"reporter,omitempty"` // for people
-	Reason   string `json:"reason,omitempty"`
-}

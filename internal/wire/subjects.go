@@ -92,9 +92,6 @@ func (p Prefix) Shutdown(id string) string { return p.registry("shutdown", id) }
 // Suspect is P.registry.suspect.<id>: a caller met no responders or a time-out.
 func (p Prefix) Suspect(id string) string { return p.registry("suspect", id) }
 
-// Breaker is P.registry.breaker.<id>: a caller's breaker changed state.
-func (p Prefix) Breaker(id string) string { return p.registry("breaker", id) }
-
 // HostReport is P.registry.host.<bridge>: the inventory of a bridge.
 func (p Prefix) HostReport(bridge string) string { return p.registry("host", bridge) }
 

@@ -1,12 +1,10 @@
 package mesh
 
 import (
-	"encoding/json"
 	"sync"
 	"time"
 
 	"github.com/extmesh/extmesh/internal/breaker"
-	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -46,24 +44,9 @@ func (c *Client) guardOf(id string) *guard {
 	if g, ok := c.guards.Load(id); ok {
 		return g.(*guard)
 	}
-	g := &guard{id: id}
-	g.breaker = breaker.New("ext:nats:"+id, breaker.Settings{OnChange: func(s heartbeat.BreakerState, _ time.Time) {
-		c.reportBreaker(id, s)
-	}})
+	g := &guard{id: id, breaker: breaker.New("ext:nats:"+id, breaker.Settings{})}
 	actual, _ := c.guards.LoadOrStore(id, g)
 	return actual.(*guard)
-}
-
-// reportBreaker sends the state to the registry, which pings the extension: the report of one caller is not shown in the
-// catalog.
-func (c *Client) reportBreaker(id string, s heartbeat.BreakerState) {
-	data, err := json.Marshal(wire.BreakerReport{ID: id, State: string(s), Reporter: c.nc.Opts.Name})
-	if err == nil {
-		err = c.nc.Publish(c.prefix.Breaker(id), data)
-	}
-	if err != nil {
-		c.opt.Logger.Debug("could not report a breaker", "extension", id, "error", err)
-	}
 }
 
 // enter decides whether a call may be made now: by this client's own breaker, and by an open breaker in the catalog, if the

@@ -16,7 +16,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// TestCallersBreaker lets calls time out: after five the client refuses further ones and reports it to the registry.
+// TestCallersBreaker lets calls time out: the client reports the extension to the registry, and after five it refuses further
+// calls.
 func TestCallersBreaker(t *testing.T) {
 	t.Parallel()
 	b := newCatalogBed(t)
@@ -26,7 +27,7 @@ func TestCallersBreaker(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reports, err := b.nc.SubscribeSync("ext.registry.breaker.mute")
+	reports, err := b.nc.SubscribeSync("ext.registry.suspect.mute")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +61,7 @@ func TestCallersBreaker(t *testing.T) {
 	if err := call(); !errors.Is(err, rpc.CodeBreakerOpen) || rpc.AsError(err).Details().RetryAfterMS <= 0 {
 		t.Errorf("after five time-outs: %v", err)
 	}
-	if m, err := reports.NextMsg(time.Minute); err != nil || !strings.Contains(string(m.Data), `"state":"open"`) {
+	if m, err := reports.NextMsg(time.Minute); err != nil || !strings.Contains(string(m.Data), `"reason":"timeout"`) {
 		t.Errorf("report %v, %v", m, err)
 	}
 	b.nc.Flush()
