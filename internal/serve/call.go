@@ -35,17 +35,11 @@ type call struct {
 	left    bool               // its place is free; used only where the answer is sent
 	claimed atomic.Bool        // by the goroutine that answers it
 	probed  atomic.Bool        // its caller was probed
+	ended   atomic.Bool        // its answer was sent
+	caller  string             // from its reply subject; set by the list of calls
 
-	listed
 	frames
 	outcome
-}
-
-// listed is what the list of calls records of a call; its mutex guards it.
-type listed struct {
-	ended   bool
-	handled bool   // Serve waits for its handler
-	caller  string // from its reply subject
 }
 
 // frames is the state of a call with a caller that takes frames.
@@ -128,12 +122,7 @@ func (s *service) take(at *endpoint, req *nats.Msg, hold bool) {
 		return
 	}
 	s.inst.pub.calls.watch(c)
-	if !s.calls.enterHandler(&s.handlers, c) {
-		c.stop()
-		c.Deliver(&c.Exchange, jsonrpc.Reply{Err: s.stopped()})
-		return
-	}
-	go func() { // owned by Serve, which waits for handlers, until it abandons this one; ends when the handler returns
+	go func() { // owned by Serve, which waits for the call, until it abandons it; ends when the handler returns
 		defer c.returned()
 		defer c.stop()
 		result, err := jsonrpc.Protect(ctx, s.h, &c.request)
@@ -191,9 +180,6 @@ const retryAfter = 50 * time.Millisecond
 
 // admit adds c to the calls in flight.
 func (s *service) admit(c *call) *rpc.Error {
-	if s.closed.Load() {
-		return s.stopped()
-	}
 	if s.inst.inflight.Add(1) > int64(s.opt.MaxInflight) {
 		s.inst.inflight.Add(-1)
 		return rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: int64(s.opt.MaxInflight),
@@ -204,12 +190,16 @@ func (s *service) admit(c *call) *rpc.Error {
 		return rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Size: c.bytes, RetryAfterMS: retryAfter.Milliseconds()},
 			"this host has no memory left for a request of %d bytes to %s: the requests in flight on it, and answers on their way, take it all", c.bytes, s.inst.ID())
 	}
-	if !s.calls.add(c, s.opt.MaxInflight) {
-		c.giveBack()
-		return rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: int64(s.opt.MaxInflight+1) / 2,
-			RetryAfterMS: retryAfter.Milliseconds()}, "this caller has half of the %d calls in flight that %s allows", s.opt.MaxInflight, s.inst.ID())
+	added, closed := s.calls.add(c, s.opt.MaxInflight)
+	if added {
+		return nil
 	}
-	return nil
+	c.giveBack()
+	if closed {
+		return s.stopped()
+	}
+	return rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: int64(s.opt.MaxInflight+1) / 2,
+		RetryAfterMS: retryAfter.Milliseconds()}, "this caller has half of the %d calls in flight that %s allows", s.opt.MaxInflight, s.inst.ID())
 }
 
 // stopped is the error for a call that arrives after the stop.
@@ -240,14 +230,12 @@ func (c *call) abandon() bool {
 		return false
 	}
 	c.deliver(jsonrpc.Reply{Err: rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s has stopped, and its handler did not return", c.s.inst.ID())})
-	c.s.calls.leaveHandler(&c.s.handlers, c)
 	return true
 }
 
 // returned is called when a handler has ended, also by runtime.Goexit, without an answer.
 func (c *call) returned() {
 	c.Deliver(&c.Exchange, jsonrpc.Reply{Err: rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "the handler has ended without an answer")})
-	c.s.calls.leaveHandler(&c.s.handlers, c)
 }
 
 func (c *call) deliver(r jsonrpc.Reply) {
@@ -279,14 +267,11 @@ func (c *call) giveBack() {
 	}
 }
 
-// finish removes c from the calls that Serve waits for: its answer was sent.
+// finish ends c, since its answer was sent. The last step removes it from the calls that Serve waits for.
 func (c *call) finish() {
 	s := c.s
-	ended, left := s.calls.remove(c)
-	if !ended {
-		return
-	}
-	callID := c.callID // which forget removes
+	c.ended.Store(true) // before dropToken: a probe of the caller gets no new token
+	callID := c.callID  // which forget removes
 	s.inst.pub.calls.forget(c)
 	took := time.Since(c.began)
 	s.inst.counters.took.Add(took)
@@ -296,7 +281,7 @@ func (c *call) finish() {
 		s.inst.pub.streams.dropToken(c)
 	}
 	c.leave()
-	if left == 0 {
+	if s.calls.remove(c) == 0 {
 		select {
 		case s.idle <- struct{}{}:
 		default:
@@ -353,6 +338,10 @@ func (c *call) large(r *jsonrpc.Reply, size, limit int64) (chunked bool) {
 		c.refuse(rpc.NewError(rpc.CodeTooLarge, details,
 			"the answer is about %d bytes, over this server's limit of %d; request it as a stream (%s: 1)", size, limit, wire.HeaderStream))
 		return false
+	case s.ctx.Err() != nil: // the service does not wait for acknowledgements any longer
+		c.leave()
+		c.refuse(rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s stopped before its answer was sent", s.inst.ID()))
+		return false
 	case !s.inst.pub.streams.reserve(size):
 		c.leave()
 		details.Limit = maxStreaming
@@ -375,13 +364,6 @@ func (c *call) large(r *jsonrpc.Reply, size, limit int64) (chunked bool) {
 			s.inst.pub.opt.Reserve(-copied)
 		}
 	}
-	if !s.calls.enter(&s.handlers) {
-		unreserve()
-		s.inst.pub.streams.release(size)
-		c.leave()
-		c.refuse(rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s stopped before its answer was sent", s.inst.ID()))
-		return false
-	}
 	c.flow.Store(&flow{acks: make(chan struct{}, wire.MaxUnacked), left: make(chan struct{})})
 	text, letGo := r.Keep(c.id)
 	c.size = len(text)
@@ -390,13 +372,10 @@ func (c *call) large(r *jsonrpc.Reply, size, limit int64) (chunked bool) {
 		s.inst.pub.streams.bytes += extra
 		s.inst.pub.streams.mu.Unlock()
 	}
-	go func() { // owned by Serve; ends with the answer, or the caller, or the service
-		defer s.handlers.Done()
-		c.sendChunks(text, func() {
-			letGo()
-			unreserve()
-		})
-	}()
+	go c.sendChunks(text, func() { // owned by Serve, which waits for the call; ends with the answer, or the caller, or the service
+		letGo()
+		unreserve()
+	})
 	return true
 }
 

@@ -14,47 +14,20 @@ type callList struct {
 	places map[string]int // the calls of each caller whose answer is not on its way
 }
 
-// enter adds one to the handlers WaitGroup, unless the list is closed: then Wait may have returned already.
-func (l *callList) enter(handlers *sync.WaitGroup) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.closed {
-		handlers.Add(1)
-	}
-	return !l.closed
-}
-
-// enterHandler is enter for the handler of c; leaveHandler reverses it, once.
-func (l *callList) enterHandler(handlers *sync.WaitGroup, c *call) bool {
-	entered := l.enter(handlers)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	c.handled = entered
-	return entered
-}
-
-func (l *callList) leaveHandler(handlers *sync.WaitGroup, c *call) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if c.handled {
-		c.handled = false
-		handlers.Done()
-	}
-}
-
+// close makes add refuse all further calls.
 func (l *callList) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
 }
 
-// add adds c, unless its caller has half of most calls in flight already.
-func (l *callList) add(c *call, most int) bool {
+// add adds c, unless the list is closed, or the caller of c has half of most calls in flight already.
+func (l *callList) add(c *call, most int) (added, closed bool) {
 	c.caller = callerOf(c.reply)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c.caller != "" && l.places[c.caller] >= (most+1)/2 {
-		return false
+	if l.closed || c.caller != "" && l.places[c.caller] >= (most+1)/2 {
+		return false, l.closed
 	}
 	if l.calls == nil {
 		l.calls, l.places = map[*call]struct{}{}, map[string]int{}
@@ -64,7 +37,7 @@ func (l *callList) add(c *call, most int) bool {
 	if c.stream {
 		c.s.inst.pub.streams.open.Add(1)
 	}
-	return true
+	return true, false
 }
 
 // leave gives the place of c back, once, before its answer is sent.
@@ -76,25 +49,15 @@ func (l *callList) leave(c *call) {
 	}
 }
 
-// remove removes c and returns the number of calls that are left; ended is false if c had ended before.
-func (l *callList) remove(c *call) (ended bool, left int) {
+// remove removes c and returns the number of calls that are left.
+func (l *callList) remove(c *call) (left int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c.ended {
-		return false, len(l.calls)
-	}
-	c.ended = true
 	if c.stream {
 		c.s.inst.pub.streams.open.Add(-1)
 	}
 	delete(l.calls, c)
-	return true, len(l.calls)
-}
-
-func (l *callList) hasEnded(c *call) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return c.ended
+	return len(l.calls)
 }
 
 func (l *callList) len() int {

@@ -51,10 +51,8 @@ type service struct {
 
 	ackPrefix string // SP.<id>.ack.
 
-	handlers sync.WaitGroup
-	closed   atomic.Bool
-	idle     chan struct{} // a message when no call is in flight any longer
-	calls    callList
+	idle  chan struct{} // a message when no call is in flight any longer
+	calls callList
 
 	denials    chan string // why it does not receive calls, or not all of them
 	ackDenials chan string // why large answers end in the middle, which is less important
@@ -223,7 +221,6 @@ const endTimeout = time.Second
 
 // endCalls ends the calls in flight: it ends their contexts, and answers the calls of handlers that do not return.
 func (s *service) endCalls() {
-	s.closed.Store(true)
 	s.calls.close()
 	s.giveUp()
 	s.calls.each(func(c *call) { c.cancel() })
@@ -236,7 +233,7 @@ func (s *service) endCalls() {
 			n++
 		}
 	})
-	s.handlers.Wait()
+	s.untilIdle(context.WithoutCancel(s.ctx)) // the answers of the calls that are left are being sent
 	if n > 0 {
 		s.inst.pub.opt.Logger.Warn("handlers are still running after the service has stopped", "extension", s.inst.ID(), "handlers", n)
 	}

@@ -83,7 +83,7 @@ func (t *streams) ackSubject(c *call) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if c.token == "" {
-		if c.s.calls.hasEnded(c) { // dropToken was called, or is about to be
+		if c.ended.Load() { // dropToken was called, or is about to be
 			return ""
 		}
 		c.token = rand.Text()
