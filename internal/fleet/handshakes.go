@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
@@ -86,6 +87,10 @@ func ParseOffer(answer json.RawMessage, err error, limit int) (o Offer) {
 	if o.Handshake, o.err = wire.ParseHandshake(answer); o.err != nil {
 		return o
 	}
+	if len(o.Tools) == 0 && lacksTools(answer, o.Server) {
+		o.Problems = append(o.Problems, wire.Diagnostic{Level: "error", Code: "no_tools",
+			Message: "the answer to initialize has no member tools: add it, or let a bridge run the server"})
+	}
 	o.limit = limit
 	if over := toolsSize(o.Tools) - limit; over > 0 {
 		o.Tools = slices.Clone(o.cuts.cut(o.Tools, over)) // the original array would keep the removed tools
@@ -98,6 +103,16 @@ func ParseOffer(answer json.RawMessage, err error, limit int) (o Offer) {
 		o.size += len(o.Server.Info) + len(o.Server.Capabilities) + len(o.Server.Instructions)
 	}
 	return o
+}
+
+// lacksTools reports whether an MCP server may have tools that its answer to initialize does not list. A bridge adds the
+// member; a server that is itself on the mesh has to.
+func lacksTools(answer json.RawMessage, server *wire.Server) bool {
+	if server == nil || server.Capabilities != nil && !server.Offers("tools") {
+		return false
+	}
+	_, listed := jsonrpc.Member(answer, "tools")
+	return !listed
 }
 
 // checkAnswered returns an error if an instance without a subject of its own was sent initialize, and another one, of another

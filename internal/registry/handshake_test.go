@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -9,7 +8,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/extmesh/extmesh/internal/mcp"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -102,46 +100,47 @@ func TestHandshakeRefused(t *testing.T) {
 	b.await("it is shown", func() bool { s, _ := b.spec("weather"); return len(s.Tools) == 1 && len(s.Diagnostics) == 0 })
 }
 
-// TestNativeMCPServer: an MCP server that is itself on the mesh gives its tools with tools/list.
+// TestNativeMCPServer: an MCP server that is itself on the mesh gives its tools in its answer to initialize. Without them it is
+// ready without tools, and a diagnostic states what to do, unless the server declares that it has none.
 func TestNativeMCPServer(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bed) {
-		r, _ := b.registry(Config{})
-		b.leading(r)
-		e := b.ext("wrapped", "1.0.0", "n")
-		e.silence()
-		sub, err := e.nc.Subscribe(prefix.InstanceRPC("wrapped", "n"), func(m *nats.Msg) {
-			var q struct {
-				Method string
-				Params struct{ ProtocolVersion, Cursor string }
-			}
-			if err := json.Unmarshal(m.Data, &q); err != nil {
-				t.Error(err)
-			}
-			if q.Method == "notifications/initialized" {
-				return
-			}
-			result := "{}"
-			switch {
-			case q.Method == "initialize" && q.Params.ProtocolVersion == mcp.LatestLegacy:
-				result = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"w","version":"1.2.3"}}`
-			case q.Method == "tools/list" && q.Params.Cursor == "":
-				result = `{"tools":[{"name":"a","inputSchema":{"type":"object"}}],"nextCursor":"2"}`
-			case q.Method == "tools/list" && q.Params.Cursor == "2":
-				result = `{"tools":[{"name":"b","inputSchema":{"type":"object"}}]}`
-			}
-			if err := m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"result":` + result + `}`)); err != nil {
-				t.Error(err)
-			}
+	for name, tc := range map[string]struct {
+		members     string // of the answer to initialize
+		tools       int
+		diagnostics string
+	}{
+		"with tools":             {`"capabilities":{"tools":{}},"tools":[{"name":"a","inputSchema":{"type":"object"}},{"name":"b","inputSchema":{"type":"object"}}]`, 2, ""},
+		"without tools":          {`"capabilities":{"tools":{}}`, 0, "no_tools"},
+		"without capabilities":   {`"instructions":"none"`, 0, "no_tools"},
+		"an empty list":          {`"capabilities":{"tools":{}},"tools":[]`, 0, ""},
+		"no capability of tools": {`"capabilities":{"prompts":{}}`, 0, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bed) {
+				r, _ := b.registry(Config{})
+				b.leading(r)
+				e := b.ext("wrapped", "1.0.0", "n")
+				e.silence()
+				sub, err := e.nc.Subscribe(prefix.InstanceRPC("wrapped", "n"), func(m *nats.Msg) {
+					if err := m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","serverInfo":{"name":"w","version":"1.2.3"},` + tc.members + `}}`)); err != nil {
+						t.Error(err)
+					}
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				e.sub = sub
+				b.flush(e.nc)
+				e.up()
+				b.await("its answer is shown", func() bool { s, _ := b.spec("wrapped"); return s.Dialect == "mcp" && s.Server != nil })
+				s, _ := b.spec("wrapped")
+				var codes []string
+				for _, d := range s.Diagnostics {
+					codes = append(codes, d.Code)
+				}
+				if len(s.Tools) != tc.tools || strings.Join(codes, " ") != tc.diagnostics {
+					t.Errorf("%d tools, diagnostics %v; want %d and %q", len(s.Tools), s.Diagnostics, tc.tools, tc.diagnostics)
+				}
+			})
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		e.sub = sub
-		b.flush(e.nc)
-		e.up()
-		b.await("its tools are shown", func() bool {
-			s, _ := b.spec("wrapped")
-			return len(s.Tools) == 2 && s.Tools[1].Own == "b" && s.Dialect == "mcp" && s.Server != nil
-		})
-	})
+	}
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/extmesh/extmesh/internal/natsconn"
 	"github.com/extmesh/extmesh/internal/pause"
 	"github.com/extmesh/extmesh/internal/wire"
-	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
 // request is one JSON-RPC request to an extension or a bridge.
@@ -35,8 +34,6 @@ const (
 	maxPendingChunks   = 24 << 20 // a sender may be 2 MiB ahead of the acknowledgements, an older one 8
 	largeTimeout       = 30 * time.Second
 	silenceTimeout     = 5 * time.Second // an instance sends a frame every 2 s
-	maxToolPages       = 100
-	maxToolBytes       = 2 << 20 // of all pages; the catalog shows half of it at most
 )
 
 // retryNoResponders are the pauses before a request without responders is repeated: a subscription takes a moment to
@@ -65,83 +62,6 @@ func (q request) send(ctx context.Context, timeout time.Duration) (json.RawMessa
 		return nil, fmt.Errorf("request to %s: %w", q.subject, err)
 	}
 	return q.result(m.Data)
-}
-
-// withTools adds the tools to the answer of an MCP server to initialize. A bridge gives them in its answer; a server that is
-// itself on the mesh is sent tools/list, page by page. An error of initialize is returned.
-func (q request) withTools(ctx context.Context, answer json.RawMessage, err error) (json.RawMessage, error) {
-	if err != nil {
-		return nil, err
-	}
-	if _, isMCP := jsonrpc.Member(answer, "protocolVersion"); !isMCP {
-		return answer, nil
-	}
-	if _, has := jsonrpc.Member(answer, "tools"); has {
-		return answer, nil
-	}
-	declared, _ := jsonrpc.Member(answer, "capabilities")
-	capabilities := declared.In(answer)
-	if _, has := jsonrpc.Member(capabilities, "tools"); !has && len(capabilities) > 0 && capabilities[0] == '{' {
-		answer, _ = jsonrpc.SetMember(answer, "tools", []byte("[]"))
-		return answer, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
-	defer cancel()
-	if err := q.nc.Publish(q.subject, jsonrpc.AppendRequest(nil, nil, "notifications/initialized", nil)); err != nil {
-		return nil, err
-	}
-	tools, refusal, err := q.listTools(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("tools/list: %w", err)
-	}
-	if refusal != nil { // it is ready without the other tools
-		note, err := json.Marshal([]wire.Diagnostic{{Level: "error", Code: "no_tools", Message: "the server answers initialize, but tools/list: " + refusal.Message}})
-		if err != nil {
-			return nil, err
-		}
-		answer, _ = jsonrpc.SetMember(answer, "diagnostics", note)
-	}
-	list := append(append([]byte{'['}, bytes.Join(tools, []byte{','})...), ']')
-	answer, _ = jsonrpc.SetMember(answer, "tools", list) // it is an object, since it has members
-	return answer, nil
-}
-
-// listTools requests the pages of tools/list. refusal is the server's own error; tools are then those of the pages before.
-func (q request) listTools(ctx context.Context) (tools [][]byte, refusal *rpc.Error, err error) {
-	size, params := 0, json.RawMessage("{}")
-	q.method = "tools/list"
-	for page := 1; ; page++ {
-		if page > maxToolPages {
-			return nil, nil, fmt.Errorf("more than %d pages", maxToolPages)
-		}
-		q.params = params
-		result, err := q.send(ctx, handshakeTimeout)
-		if e, ok := errors.AsType[*rpc.Error](err); ok && e.Details().Kind == "" {
-			return tools, e, nil
-		}
-		if err != nil {
-			return nil, nil, err
-		}
-		var r struct {
-			Tools      []json.RawMessage `json:"tools"`
-			NextCursor string            `json:"nextCursor"`
-		}
-		if err := json.Unmarshal(result, &r); err != nil {
-			return nil, nil, err
-		}
-		for _, t := range r.Tools {
-			tools, size = append(tools, t), size+len(t)
-		}
-		if size > maxToolBytes || len(tools) > wire.MaxTools {
-			return nil, nil, fmt.Errorf("%d tools of %d bytes are over the limit of %d and %d", len(tools), size, wire.MaxTools, maxToolBytes)
-		}
-		if r.NextCursor == "" {
-			return tools, nil, nil
-		}
-		if params, err = json.Marshal(map[string]string{"cursor": r.NextCursor}); err != nil {
-			return nil, nil, err
-		}
-	}
 }
 
 func (q request) result(text []byte) (json.RawMessage, error) {

@@ -81,7 +81,6 @@ func (w *workers) handshake(h fleet.Handshake, limit int) {
 		params: handshakeParams(w.cfg.Version, h.ID)}
 	w.do(&w.handshakes, func(ctx context.Context) func(*loop) {
 		answer, err := q.send(ctx, handshakeTimeout)
-		answer, err = q.withTools(ctx, answer, err)
 		offered := fleet.ParseOffer(answer, err, limit)
 		return func(l *loop) {
 			if !h.Chunked || !errors.Is(err, rpc.CodeTooLarge) {
@@ -90,7 +89,6 @@ func (w *workers) handshake(h fleet.Handshake, limit int) {
 			}
 			w.do(&w.large, func(ctx context.Context) func(*loop) {
 				answer, err := q.sendChunked(ctx, largeTimeout)
-				answer, err = q.withTools(ctx, answer, err)
 				offered := fleet.ParseOffer(answer, err, limit)
 				return func(l *loop) { l.fleet.HandshakeDone(h, offered, time.Now()) }
 			})
