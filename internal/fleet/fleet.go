@@ -278,19 +278,26 @@ func (f *Fleet) markAll() {
 	}
 }
 
+// Mesh is the mesh in numbers, as a registry's status shows it.
+type Mesh struct {
+	Extensions map[heartbeat.State]int `json:"extensions"`
+	Instances  map[heartbeat.State]int `json:"instances"`
+	Hosts      map[heartbeat.State]int `json:"hosts"` // bridges by state: ready, lost, shutdown, or "" for those that never answered a ping
+	Tools      int                     `json:"tools"`
+	Bridges    int                     `json:"bridges"`
+	Skills     int                     `json:"skills"`
+}
+
 // Summary is the fleet in numbers.
 type Summary struct {
-	Extensions, Instances map[heartbeat.State]int
-	Hosts                 map[heartbeat.State]int // bridges by state: ready, lost, shutdown, or "" for those that never answered a ping
-	Tools, Bridges        int
-	Skills                int
-	Listening             time.Time // heartbeats missing before that are not evaluated
-	Counters              Counters
+	Mesh
+	Listening time.Time // heartbeats missing before that are not evaluated
+	Counters  Counters
 }
 
 // Summary returns the fleet in numbers.
 func (f *Fleet) Summary() Summary {
-	s := Summary{Tools: f.names.Len(), Bridges: len(f.bridges.byName), Skills: len(f.bridges.skills),
+	s := Summary{Mesh: Mesh{Tools: f.names.Len(), Bridges: len(f.bridges.byName), Skills: len(f.bridges.skills)},
 		Listening: f.mon.Listening(), Counters: f.traffic}
 	s.Extensions, s.Instances = f.mon.Counts()
 	s.Hosts = map[heartbeat.State]int{}

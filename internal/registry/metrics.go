@@ -5,6 +5,7 @@ import (
 	"io"
 
 	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/fleet"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
@@ -45,7 +46,7 @@ func (s Status) WriteMetrics(w io.Writer) {
 }
 
 // fleet writes the metrics of the whole mesh.
-func (m metrics) fleet(s Mesh) {
+func (m metrics) fleet(s fleet.Mesh) {
 	m.states("extmesh_extensions", "Extensions by state.", s.Extensions)
 	m.states("extmesh_instances", "Instances by state.", s.Instances)
 	daemon.Family(m.w, "extmesh_hosts", "gauge", "Bridges by state; shutdown: it stopped its extensions before it ended; unknown: it has never answered a ping.")

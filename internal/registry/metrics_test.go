@@ -4,12 +4,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/extmesh/extmesh/internal/fleet"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
 // TestMetricsOfRoles: the leader has the metrics of the fleet, with the states of hosts; a standby has those of itself only.
 func TestMetricsOfRoles(t *testing.T) {
-	s := Status{JetStream: "ok", Mesh: Mesh{
+	s := Status{JetStream: "ok", Mesh: fleet.Mesh{
 		Extensions: map[heartbeat.State]int{heartbeat.Failed: 1}, Instances: map[heartbeat.State]int{heartbeat.Ready: 5},
 		Hosts: map[heartbeat.State]int{heartbeat.Ready: 3, heartbeat.Lost: 2, "": 1}, Bridges: 6}}
 	fleet := []string{`extmesh_hosts{state="ready"} 3`, `extmesh_hosts{state="lost"} 2`, `extmesh_hosts{state="shutdown"} 0`, `extmesh_hosts{state="unknown"} 1`,

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/fleet"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
@@ -29,22 +30,12 @@ type Status struct {
 	Listening time.Time `json:"listening"`        // heartbeats missing before that are not evaluated
 	Replicas  []Replica `json:"replicas"`
 
-	Mesh
+	fleet.Mesh
 	Traffic    Traffic           `json:"traffic"`
 	Pending    int               `json:"pending"`    // keys to compare and write
 	Handshakes int               `json:"handshakes"` // running or queued
 	Refused    map[string]uint64 `json:"refused"`    // by what
 	Recent     []Refusal         `json:"refusals"`   // latest first, at most 100
-}
-
-// Mesh is the mesh in numbers.
-type Mesh struct {
-	Extensions map[heartbeat.State]int `json:"extensions"`
-	Instances  map[heartbeat.State]int `json:"instances"`
-	Hosts      map[heartbeat.State]int `json:"hosts"` // bridges; "" if one has never answered a ping
-	Tools      int                     `json:"tools"`
-	Bridges    int                     `json:"bridges"`
-	Skills     int                     `json:"skills"`
 }
 
 // Traffic is the counters since the start.
@@ -77,7 +68,7 @@ func (l *loop) status() Status {
 	sum := l.fleet.Summary()
 	s := Status{SnapshotVersion: l.view.version(l.started), Name: l.cfg.Name, Instance: l.instance, Version: l.cfg.Version, Started: l.started,
 		Leading: l.leading(), JetStream: cmp.Or(l.election.trouble, l.scans.denied, "ok"), Listening: sum.Listening,
-		Mesh: Mesh{sum.Extensions, sum.Instances, sum.Hosts, sum.Tools, sum.Bridges, sum.Skills}, Traffic: l.traffic,
+		Mesh: sum.Mesh, Traffic: l.traffic,
 		Pending: len(l.pub.dirty) + len(l.pub.inflight), Handshakes: l.handshakes.count() + l.large.count(),
 		Refused: maps.Clone(l.refused.counts), Recent: l.refused.list(), Replicas: l.selfCheck.replicas()}
 	s.Traffic.Announces, s.Traffic.Beats, s.Traffic.Suspects, s.Traffic.BeatLagMS = sum.Counters.Announces, sum.Counters.Heartbeats,
