@@ -3,7 +3,6 @@ package bridge
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -332,13 +331,13 @@ func (b *Bridge) serveControl(ctx context.Context) (stop func(), err error) {
 				return
 			}
 			wg.Go(func() { // owned by serveControl; ends when the reload has finished
-				response := answer(ctx, c, m.Data)
+				response, _ := jsonrpc.Answer(ctx, c, m.Data, b.nc.MaxPayload())
 				slow.release() // before the response, so that a client can send the next request as soon as it has this one's response
 				b.respond(m, response)
 			})
 			return
 		}
-		response := answer(ctx, c, m.Data)
+		response, _ := jsonrpc.Answer(ctx, c, m.Data, b.nc.MaxPayload())
 		for _, restart := range c.restarts {
 			wg.Go(func() { restart(ctx) }) // owned by serveControl; at most one for each instance; ends with ctx at the latest
 		}
@@ -368,39 +367,12 @@ func (b *Bridge) serveControl(ctx context.Context) (stop func(), err error) {
 	}, nil
 }
 
-// respond sends a response on P.control.<bridge>. The reply subject must be an inbox. A response larger than the
-// server's message limit is replaced by an error, so that the client does not wait until its timeout.
+// respond sends a response on P.control.<bridge>. The reply subject must be an inbox.
 func (b *Bridge) respond(m *nats.Msg, response []byte) {
 	if !b.cfg.Prefix.MayAnswer(m.Reply) {
 		return
 	}
-	err := m.Respond(response)
-	if errors.Is(err, nats.ErrMaxPayload) {
-		var id []byte
-		if env, scanErr := jsonrpc.Scan(response); scanErr == nil {
-			id = env.ID
-		}
-		limit := b.nc.MaxPayload()
-		err = m.Respond(jsonrpc.AppendError(nil, id, rpc.NewError(rpc.CodeTooLarge, rpc.Details{Size: int64(len(response)), Limit: limit},
-			"the response is %d bytes, over this server's limit of %d; request less, for example fewer lines", len(response), limit)))
-	}
-	if err != nil {
+	if err := m.Respond(response); err != nil {
 		b.log.Warn("cannot respond on the control subject", "error", err)
 	}
-}
-
-// answer handles one request and returns the encoded response.
-func answer(ctx context.Context, h rpc.Handler, data []byte) []byte {
-	env, err := jsonrpc.Scan(data)
-	if err != nil {
-		return jsonrpc.AppendError(nil, nil, rpc.Errorf(rpc.CodeParse, rpc.RanNo, "%v", err))
-	}
-	if !jsonrpc.ValidID(env.ID) || env.Method == nil {
-		return jsonrpc.AppendError(nil, nil, rpc.Errorf(rpc.CodeInvalidRequest, rpc.RanNo, `want "method" and "id"`))
-	}
-	result, err := jsonrpc.Protect(ctx, h, &rpc.Request{ID: env.ID, Method: env.MethodName(), Params: env.Params})
-	if err != nil {
-		return jsonrpc.AppendError(nil, env.ID, rpc.AsError(err))
-	}
-	return jsonrpc.AppendResult(nil, env.ID, result)
 }

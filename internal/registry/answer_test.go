@@ -2,14 +2,11 @@ package registry
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/catalog"
 	"github.com/extmesh/extmesh/internal/fleet"
@@ -67,42 +64,18 @@ func TestRepliesAreInboxes(t *testing.T) {
 	}
 }
 
-// TestAnswerFits: every result leads to an answer that fits into a message.
-func TestAnswerFits(t *testing.T) {
-	const limit = 10_000
-	around := len(`{"id":7,"jsonrpc":"2.0","result":""}`)
-	for name, c := range map[string]struct {
-		result any
-		err    error
-		want   rpc.Code
-	}{
-		"as large as may be":       {strings.Repeat("<", limit-around), nil, 0},
-		"too large by a byte":      {strings.Repeat("<", limit-around+1), nil, rpc.CodeTooLarge},
-		"no JSON":                  {json.RawMessage("{oops"), nil, rpc.CodeInternal},
-		"an error":                 {nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "no"), rpc.CodeInvalidParams},
-		"an error too large":       {nil, &rpc.Error{Code: rpc.CodeInvalidParams, Data: json.RawMessage(`"` + strings.Repeat("x", limit-200) + `"`)}, rpc.CodeTooLarge},
-		"an error of another type": {nil, errors.New("broken"), rpc.CodeInternal},
-	} {
-		data, headers := answer(json.RawMessage("7"), c.result, c.err, limit)
-		var got struct {
-			ID     int        `json:"id"`
-			Result string     `json:"result"`
-			Error  *rpc.Error `json:"error"`
+// TestErrorHeaders: an answer has the headers of a micro service's error if it is an error.
+func TestErrorHeaders(t *testing.T) {
+	b := newBed(t)
+	r, _ := b.registry(Config{})
+	b.leading(r)
+	for method, want := range map[string]string{"ping": "", "pong": fmt.Sprint(int(rpc.CodeMethodNotFound))} {
+		m, err := b.nc.RequestWithContext(b.timeout(), prefix.RegistryRPC(), []byte(`{"jsonrpc":"2.0","id":1,"method":"`+method+`"}`))
+		if err != nil {
+			t.Fatal(err)
 		}
-		if err := json.Unmarshal(data, &got); err != nil || got.ID != 7 {
-			t.Errorf("%s: %.100s, %v", name, data, err)
-			continue
-		}
-		code, header := rpc.Code(0), ""
-		if got.Error != nil {
-			code, header = got.Error.Code, fmt.Sprint(int(got.Error.Code))
-		}
-		if code != c.want || nats.Header(headers).Get("Nats-Service-Error-Code") != header || c.want == 0 && got.Result != c.result {
-			t.Errorf("%s: %.300s, %v", name, data, headers)
-		}
-		m := nats.Msg{Data: data, Header: nats.Header(headers)}
-		if size := m.Size(); size > limit {
-			t.Errorf("%s: a message of %d bytes", name, size)
+		if code, text := m.Header.Get("Nats-Service-Error-Code"), m.Header.Get("Nats-Service-Error"); code != want || (text != "") != (want != "") {
+			t.Errorf("%s: %v %s", method, m.Header, m.Data)
 		}
 	}
 }

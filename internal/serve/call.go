@@ -87,7 +87,7 @@ func (s *service) take(at *endpoint, req *nats.Msg, hold bool) {
 	data := req.Data
 	env, err := jsonrpc.Scan(data)
 	if err != nil {
-		s.refuseRequest(at, req, &jsonrpc.Envelope{}, notARequest(data, err)) // what was read before the error is not its id
+		s.refuseRequest(at, req, &jsonrpc.Envelope{}, jsonrpc.NotARequest(data, err)) // what was read before the error is not its id
 		return
 	}
 	if e := checkRequest(data, &env); e != nil {

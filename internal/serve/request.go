@@ -2,7 +2,6 @@ package serve
 
 import (
 	"bytes"
-	"encoding/json"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -13,14 +12,6 @@ import (
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
-
-// notARequest distinguishes text that is not JSON from JSON that is not a request, such as a batch.
-func notARequest(data []byte, err error) *rpc.Error {
-	if utf8.Valid(data) && json.Valid(data) {
-		return rpc.Errorf(rpc.CodeInvalidRequest, rpc.RanNo, "the message is JSON, but no request: %v", err)
-	}
-	return rpc.Errorf(rpc.CodeParse, rpc.RanNo, "the request is not JSON: %v", err)
-}
 
 func checkRequest(data []byte, env *jsonrpc.Envelope) *rpc.Error {
 	switch {
