@@ -127,7 +127,11 @@ func listCalls(ctx context.Context, s *session, f callsFlags) error {
 		return err
 	}
 	if more {
-		s.note("extctl: there are older ones%s", listMore(len(all)))
+		what := "older"
+		if f.Slow {
+			what = "faster"
+		}
+		s.note("extctl: there are %s ones%s", what, listMore(len(all), f.Limit))
 	}
 	return failed.report(s.app)
 }
@@ -164,7 +168,7 @@ func (f *callsFlags) nothing() string {
 		what += " matches"
 	}
 	if !f.Since.IsZero() {
-		what += " since " + f.Since.Format(time.DateTime)
+		what += " since " + clockTime(f.Since, time.Now())
 	}
 	return what
 }

@@ -96,7 +96,7 @@ func printEvents(ctx context.Context, s *session, f *eventsFlags) error {
 			events.Answer
 		}{Answer: a})
 	}
-	s.note("extctl: %s", recorded(a))
+	s.note("extctl: %s", recorded(a, f.Limit))
 	reasonLimit := 100
 	if f.format == formatWide {
 		reasonLimit = math.MaxInt
@@ -105,7 +105,7 @@ func printEvents(ctx context.Context, s *session, f *eventsFlags) error {
 }
 
 // recorded states since when the registry records, and whether there is more than what is printed.
-func recorded(a events.Answer) string {
+func recorded(a events.Answer, limit int) string {
 	text := "the registry " + terminal.Clean(a.Registry) + " records since " + clockTime(a.Since, time.Now())
 	if a.Since.IsZero() {
 		text = "the registry " + terminal.Clean(a.Registry) + " does not record yet: it has not read the catalog"
@@ -114,7 +114,7 @@ func recorded(a events.Answer) string {
 	case len(a.Events) == 0:
 		text += "; no such change"
 	case a.More:
-		text += "; there are older ones" + listMore(len(a.Events))
+		text += "; there are older ones" + listMore(len(a.Events), limit)
 	}
 	return text
 }
@@ -122,9 +122,10 @@ func recorded(a events.Answer) string {
 // maxListed is how many events or calls one registry or bridge returns at most.
 const maxListed = 1000
 
-// listMore is the end of a note: how to get older entries than the n that are printed.
-func listMore(n int) string {
-	if n < maxListed {
+// listMore is the end of a note: how to get more entries than the n that are printed of at most limit. An answer with fewer is as
+// large as an answer may be.
+func listMore(n, limit int) string {
+	if n >= limit && n < maxListed {
 		return fmt.Sprintf(", -n %d lists more", min(2*max(n, 1), maxListed))
 	}
 	return "; an ID and the flags choose fewer kinds of them"

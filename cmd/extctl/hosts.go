@@ -80,6 +80,9 @@ func lostFirst(s heartbeat.State) int {
 func hostState(h wire.Host) string {
 	switch h.State {
 	case heartbeat.Lost:
+		if h.Reason == wire.ReasonStopped {
+			return fmt.Sprintf("stopped %s", words.Ago(h.StateSince))
+		}
 		return fmt.Sprintf("lost %s", words.Ago(h.StateSince))
 	case "":
 		return "-" // it has never replied to the registry

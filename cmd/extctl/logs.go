@@ -208,7 +208,7 @@ func withoutMembers(ids []string) []string {
 func (s *selection) nothing() string {
 	text := strings.Join(s.ids, " and ") + ": no output"
 	if !s.after.IsZero() {
-		text += " since " + s.after.Format(time.DateTime)
+		text += " since " + clockTime(s.after, time.Now())
 	}
 	if s.follow {
 		text += " yet"

@@ -36,7 +36,7 @@ func showCmd(a *app) *cobra.Command {
 			}
 			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {
 				if args[0] == "registry" { // reserved: no extension has this id
-					return showRegistry(ctx, s)
+					return showRegistry(ctx, s, format)
 				}
 				c, e, err := s.extension(ctx, args[0])
 				if err != nil {
@@ -212,7 +212,7 @@ func printExits(a *app, exits []exitJSON) {
 }
 
 // showRegistry prints the registry's status: its counters, the replicas it receives from, and what it refused.
-func showRegistry(ctx context.Context, s *session) error {
+func showRegistry(ctx context.Context, s *session, format outputFormat) error {
 	raw, err := s.request(ctx, s.prefix.RegistryRPC(), "the registry", "status", nil)
 	if err != nil {
 		return err
@@ -225,19 +225,17 @@ func showRegistry(ctx context.Context, s *session) error {
 		return fail(exitOther, "the registry's status cannot be read; has it another version? %w", err).
 			with("extctl show registry --json prints it as it is", nil)
 	}
+	if format == formatName {
+		_, err := fmt.Fprintln(s.stdout, terminal.Clean(r.Name))
+		return err
+	}
 	if err := printRegistry(s.app, r); err != nil {
 		return err
 	}
-	for _, t := range []*terminal.Table{replicaTable(s.app, r.Replicas), refusalTable(s.app, r.Recent)} {
-		if len(t.Rows) == 0 {
-			continue
-		}
-		fmt.Fprintln(s.stdout)
-		if err := t.Print(s.stdout); err != nil {
-			return err
-		}
+	if err := printPart(s.app, replicaTable(s.app, r.Replicas), format); err != nil {
+		return err
 	}
-	return nil
+	return printPart(s.app, refusalTable(s.app, r.Recent), format)
 }
 
 func printRegistry(a *app, r registry.Status) error {

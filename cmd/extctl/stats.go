@@ -176,14 +176,15 @@ func (n sample) counted(earlier *sample) statsJSON {
 			out.add(t, before[key{a.Bridge, a.parsed.Since.String(), t.ID, t.Tool}])
 		}
 	}
-	slices.SortFunc(out.Extensions, func(a, b usageJSON) int {
+	order := func(a, b usageJSON) int {
 		if earlier != nil && a.Calls != b.Calls { // the busiest first: a terminal may not have room for all
 			return cmp.Compare(b.Calls, a.Calls)
 		}
-		return cmp.Compare(a.ID, b.ID)
-	})
+		return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Tool, b.Tool))
+	}
+	slices.SortFunc(out.Extensions, order)
 	for _, e := range out.Extensions {
-		slices.SortFunc(e.Tools, func(a, b usageJSON) int { return cmp.Compare(a.Tool, b.Tool) })
+		slices.SortFunc(e.Tools, order)
 	}
 	return out
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/internal/words"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -161,6 +162,9 @@ func (st *statusJSON) read(ctx context.Context, s *session) error {
 	st.denied = v.Denied
 	st.count(v)
 	st.Problems = v.Problems()
+	if hostsErr != nil {
+		st.Problems = append([]health.Problem{{Level: health.Error, Kind: "bridge", Message: "the bridges cannot be read from the catalog: " + hostsErr.Error(), Command: "extctl hosts"}}, st.Problems...)
+	}
 	return nil
 }
 
@@ -174,6 +178,9 @@ func (st *statusJSON) count(v health.View) {
 		}
 	}
 	for _, h := range v.Hosts {
+		if h.State == heartbeat.Lost && h.Reason == wire.ReasonStopped { // as the registry counts
+			h.State = heartbeat.Shutdown
+		}
 		st.Hosts[string(h.State)]++
 	}
 	for _, e := range v.Extensions {

@@ -197,6 +197,7 @@ func TestStats(t *testing.T) {
 	l := NewLog()
 	l.Extension("hello").Ended(&End{Tool: "greet", Took: time.Second})
 	l.Extension("hello").Ended(&End{Method: "tools/greet", Refused: true, Code: rpc.CodeOverloaded})
+	l.Extension("hello").Ended(&End{Method: "tools/none", Refused: true, Code: rpc.CodeOverloaded})
 	text, err := json.Marshal(l.Stats("hello"))
 	if err != nil {
 		t.Fatal(err)
@@ -205,7 +206,7 @@ func TestStats(t *testing.T) {
 	if err := json.Unmarshal(text, &back); err != nil || len(back) != 2 {
 		t.Fatalf("%v in %s", err, text)
 	}
-	if took, ok := back[1].Took(); back[0].Calls != 1 || back[0].Failed != 1 || !ok || took.Total() != 1 || took.Sum != time.Second {
+	if took, ok := back[1].Took(); back[0].Calls != 1 || back[0].Failed != 1 || back[1].Calls != 2 || back[1].Failed != 1 || !ok || took.Total() != 1 || took.Sum != time.Second {
 		t.Errorf("%s", text)
 	}
 	back[1].Counts = back[1].Counts[1:]

@@ -120,6 +120,9 @@ type tool struct {
 func (e *Extension) Ended(c *End) {
 	t, failed := e.tool(c.Tool), c.failed()
 	if c.Refused {
+		if known := (*e.tools.Load())[strings.TrimPrefix(c.Method, "tools/")]; known != nil { // its name has not been checked
+			t = known
+		}
 		t.refused.Add(1)
 	} else {
 		t.took.Add(c.Took)

@@ -116,7 +116,20 @@ func (e Extension) Level() string {
 			}
 		}
 	}
+	if level == "" && e.fault() != "" {
+		return Error
+	}
 	return level
+}
+
+// fault is a diagnostic about something that does not work, such as a list of tools that cannot be read; "" without one.
+func (e Extension) fault() string {
+	for _, d := range e.Diagnostics {
+		if d.Level == Error {
+			return d.Message
+		}
+	}
+	return ""
 }
 
 // Summary is why the extension is in its state, what is wrong with some of its instances, and the codes of diagnostics that

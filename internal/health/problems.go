@@ -128,11 +128,13 @@ func extensionProblem(e Extension, lost map[string]bool) (p Problem, ok bool) {
 		})
 	}
 	level, text := trouble(instances)
-	switch {
+	switch fault := e.fault(); {
 	case !e.Available && len(instances) < 2:
 		p.Message = fmt.Sprintf("%s is %s", e.ID, cmp.Or(strings.TrimPrefix(text, "1 "), fmt.Sprintf("%s: %s", e.State, cmp.Or(e.Reason, "it has no instance"))))
 	case !e.Available:
 		p.Message = fmt.Sprintf("%s cannot be called: %s", e.ID, text)
+	case level == "" && fault != "":
+		p.Message = fmt.Sprintf("%s is %s, but: %s", e.ID, e.State, fault)
 	case level == "":
 		return p, false
 	default:
