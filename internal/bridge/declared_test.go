@@ -106,7 +106,7 @@ func TestToolsListFails(t *testing.T) {
 		r := runOf(m, w, hs)
 		f := r.f
 		ctx, cancel := context.WithCancel(t.Context())
-		r.retryIncomplete(false)
+		r.retryIncomplete(false, 0)
 		began := time.Now()
 		stop := f.relist.start(ctx, r.relist)
 		for f.handshake.Load().incomplete && pause.For(ctx, time.Second) && time.Since(began) < time.Hour {
@@ -128,7 +128,7 @@ func TestOneRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := runOf(&mcpServer{}, &workload{announce: wire.Announce{ID: "late", Version: "1.0.0", Parent: "p"}}, &handshake{incomplete: true})
 		for range 5 {
-			r.retryIncomplete(true)
+			r.retryIncomplete(true, 0)
 		}
 		time.Sleep(15 * time.Second) // the pause is 16 s now
 		if len(r.f.relist) > 0 {

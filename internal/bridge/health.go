@@ -111,19 +111,39 @@ const (
 	relistBusy  = 10 * relistEvery
 )
 
+// refusesMethod reports whether an HTTP server has answered that it does not have or permit a method.
+func refusesMethod(err error) bool {
+	switch status, _, _ := strings.Cut(rpc.AsError(err).Details().Status, " "); status {
+	case "403", "404", "405":
+		return true
+	}
+	return false
+}
+
+// retryAfter is the time for which a server asked for no requests; 0 if it did not.
+func retryAfter(err error) time.Duration {
+	if err == nil {
+		return 0
+	}
+	return time.Duration(rpc.AsError(err).Details().RetryAfterMS) * time.Millisecond
+}
+
 // watchHealth sends a ping every few seconds, and immediately after a call has failed. It returns an error if the server
 // cannot be reached, or if a proxy in front of it reports that it is not there.
 func (r *run) watchHealth(ctx context.Context) error {
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()
 	missed, known, implemented, due := 0, false, false, false
+	var quiet time.Time // until then the server asked for no requests
 	for ticks := 0; ; {
 		callFailed := false
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			ticks++
+			if ticks++; time.Now().Before(quiet) {
+				continue
+			}
 			due = due || ticks%relistEvery == 0
 			if due && (r.f.inflight.Load() == 0 || ticks%relistBusy == 0) {
 				due = false
@@ -133,6 +153,9 @@ func (r *run) watchHealth(ctx context.Context) error {
 			callFailed = true
 		}
 		alive, err := ping(ctx, r.f.conn, pingTimeout)
+		if errors.Is(err, rpc.CodeOverloaded) {
+			quiet = time.Now().Add(min(retryAfter(err), lastRetry))
+		}
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -143,7 +166,7 @@ func (r *run) watchHealth(ctx context.Context) error {
 			missed, known = 0, true
 			continue
 		case alive: // it has lost the session: only a new run helps
-		case errors.Is(err, rpc.CodeInternal) && !known:
+		case !known && (errors.Is(err, rpc.CodeInternal) || refusesMethod(err)):
 			missed = 0
 			continue // it answered initialize, so it only does not implement ping
 		case errors.Is(err, rpc.CodeTimeout) && r.f.inflight.Load() > 0:

@@ -72,6 +72,9 @@ func TestWatchHealth(t *testing.T) {
 		{name: "busy", answer: unresponsive, inflight: 1},
 		{name: "rate-limited", answer: func(context.Context) error { return rpc.Errorf(rpc.CodeOverloaded, rpc.RanNo, "429") }},
 		{name: "responds with 500 to ping only", answer: func(context.Context) error { return broken }},
+		{name: "responds with 404 to ping only", answer: func(context.Context) error {
+			return rpc.NewError(rpc.CodeUnavailable, rpc.Details{Ran: rpc.RanNo, Status: "404 Not Found"}, "404")
+		}},
 		{name: "breaks", answer: first(&once, broken), ends: 3 * pingEvery},
 		{name: "reports a lost session as its own error", answer: first(&lost, &rpc.Error{Code: rpc.CodeInvalidRequest, Message: "no session"}), ends: 3 * pingEvery},
 		{name: "busy later", answer: first(&busy, &rpc.Error{Code: -32000, Message: "busy"})},
@@ -106,6 +109,20 @@ func TestWatchHealth(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestRateLimit: a server that asked for no requests for some time gets no ping meanwhile.
+func TestRateLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &fakeLink{answer: func(context.Context) error {
+			return rpc.NewError(rpc.CodeOverloaded, rpc.Details{RetryAfterMS: 20_000, Status: "429 Too Many Requests"}, "429")
+		}}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := (&run{inst: &instance{}, f: testForwarder(l)}).watchHealth(ctx); err != nil || l.pings.Load() != 3 {
+			t.Errorf("%d pings in a minute, %v", l.pings.Load(), err)
+		}
+	})
 }
 
 // TestListsAgain: the lists of a server that responds are read again every minute.

@@ -22,6 +22,7 @@ import (
 const (
 	nameProbes     = 3                      // attempts, because a ping may be lost
 	nameProbePause = 500 * time.Millisecond // between two attempts
+	nameProbeEvery = time.Minute
 )
 
 // identity is the response to ping on P.control.<bridge>, and the params of the ping that a bridge sends to its own name.
@@ -81,7 +82,7 @@ func (g *nameGuard) notePing(params []byte) {
 	}
 }
 
-// run pings the bridge's own name at the start and after each reconnect, and reacts to the pings of other bridges:
+// run pings the bridge's own name at the start, after each reconnect and each minute, and reacts to the pings of other bridges:
 // checkIsFree does not detect a bridge that starts at the same time or was disconnected. It returns nil when ctx ends,
 // or an error if this bridge must exit.
 func (g *nameGuard) run(ctx context.Context) error {
@@ -118,6 +119,8 @@ func (g *nameGuard) run(ctx context.Context) error {
 			_ = g.nc.PublishRequest(g.subject, inbox, ping) // an error means that there is no connection
 			if probesLeft--; probesLeft > 0 {
 				probe.Reset(nameProbePause)
+			} else { // a link between servers may come up without a change of this connection
+				probe.Reset(nameProbeEvery)
 			}
 			continue
 		case m := <-answers:

@@ -173,7 +173,7 @@ func (r *run) handshakeAndServe(ctx context.Context) error {
 	if err := r.becomeReady(ctx); err != nil {
 		return err
 	}
-	r.retryIncomplete(false)
+	r.retryIncomplete(false, 0)
 	defer r.f.relist.start(ctx, r.relist)()
 	defer r.startHealthCheck(ctx)()
 	return r.serve(ctx)

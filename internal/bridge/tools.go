@@ -53,7 +53,7 @@ func (r *run) relist(ctx context.Context) {
 		r.inst.log.Warn("cannot read the changed lists; keeping the previous ones", "error", r.inst.reason(err))
 		failed = !isOwnError(err) || !errors.Is(err, rpc.CodeMethodNotFound) // a native extension need not have tools/list
 	}
-	r.retryIncomplete(failed)
+	r.retryIncomplete(failed, retryAfter(err))
 	pause.For(ctx, relistPause)
 }
 
@@ -77,8 +77,8 @@ const (
 )
 
 // retryIncomplete lets relist run again after a pause, which grows from one time to the next, if a list could not be read now
-// or in the handshake.
-func (r *run) retryIncomplete(failed bool) {
+// or in the handshake. It waits at least as long as the server asked for.
+func (r *run) retryIncomplete(failed bool, wait time.Duration) {
 	if r.retry != nil {
 		r.retry.Stop() // relist ran for another reason
 	}
@@ -86,7 +86,7 @@ func (r *run) retryIncomplete(failed bool) {
 		r.retryPause = 0
 		return
 	}
-	r.retryPause = min(max(2*r.retryPause, firstRetry), lastRetry)
+	r.retryPause = min(max(2*r.retryPause, firstRetry, wait), lastRetry)
 	r.retry = time.AfterFunc(r.retryPause, r.f.relist.send) // without effect after the end of the run
 }
 

@@ -57,7 +57,9 @@ func (m *programs) connect(ctx context.Context, target daemon.Target) (err error
 		if m.Joins && c.nc == &m.registryNC {
 			continue
 		}
-		if *c.nc, err = target.Connect(ctx, daemon.ConnectOptions{Name: c.name, Logger: m.Logger}); err != nil {
+		// A server that restarts may refuse credentials for a moment, which must not end the programs.
+		o := daemon.ConnectOptions{Name: c.name, Logger: m.Logger, Extra: []nats.Option{nats.IgnoreAuthErrorAbort()}}
+		if *c.nc, err = target.Connect(ctx, o); err != nil {
 			return err
 		}
 	}

@@ -114,6 +114,7 @@ func TestStatuses(t *testing.T) {
 	}{
 		"401":                {status: 401, body: "no such token: " + secret, code: rpc.CodeUnavailable, ran: "no", text: []string{"401 Unauthorized: no such token: [", "headers"}},
 		"401 with null id":   {status: 401, body: null, code: rpc.CodeUnavailable, ran: "no", text: []string{"401", "own words"}},
+		"401 with the id":    {status: 401, body: own, code: rpc.CodeUnavailable, ran: "no", text: []string{"401", "own words"}},
 		"403":                {status: 403, code: rpc.CodeUnavailable, ran: "no", text: []string{"403 Forbidden"}},
 		"403 of its own":     {status: 403, body: own, code: -32000, text: []string{"own words"}},
 		"404":                {status: 404, body: "not here", code: rpc.CodeUnavailable, ran: "no", text: []string{"404 Not Found: not here"}},

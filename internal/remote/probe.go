@@ -44,7 +44,7 @@ func Probe(ctx context.Context, cfg Config) error {
 		if resp.StatusCode < 500 && !no {
 			return nil
 		}
-		refused = no
+		refused = no || resp.StatusCode == http.StatusNotImplemented
 		err = rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "%s answered %s%s", at.name, statusLine(resp.StatusCode), advice)
 	}
 	deadline, limited := ctx.Deadline()
@@ -56,8 +56,9 @@ func Probe(ctx context.Context, cfg Config) error {
 
 // refusals are the statuses of a running server that is not the extension or denies access, each with advice.
 var refusals = map[int]string{
-	http.StatusUnauthorized: ": it requires credentials, or other ones; set them in transport.headers",
-	http.StatusForbidden:    ": these credentials do not permit the request; check transport.headers",
-	http.StatusNotFound:     ": there is nothing at this path; check transport.url",
-	http.StatusGone:         ": there is nothing at this path any more; check transport.url",
+	http.StatusProxyAuthRequired: ": the proxy in HTTP_PROXY or HTTPS_PROXY requires credentials",
+	http.StatusUnauthorized:      ": it requires credentials, or other ones; set them in transport.headers",
+	http.StatusForbidden:         ": these credentials do not permit the request; check transport.headers",
+	http.StatusNotFound:          ": there is nothing at this path; check transport.url",
+	http.StatusGone:              ": there is nothing at this path any more; check transport.url",
 }

@@ -104,6 +104,8 @@ func TestProbe(t *testing.T) {
 		"cut":          {0, 0, 200, "cannot be reached"},
 		"POST only":    {404, 404, 200, ""},
 		"no session":   {404, 404, 400, ""},
+		"only do_POST": {501, 501, 200, ""},
+		"proxy":        {407, 407, 407, "answered 407 Proxy Authentication Required: the proxy"},
 		"unauthorised": {401, 401, 401, "answered 401 Unauthorized: it requires credentials"},
 		"forbidden":    {405, 405, 403, ""}, // no POST is sent
 		"wrong path":   {404, 404, 404, "answered 404 Not Found: there is nothing at this path; check transport.url"},

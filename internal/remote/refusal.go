@@ -92,15 +92,15 @@ func (e *endpoint) beginning(kind string, body []byte, whole bool) string {
 	return ""
 }
 
-// refused ends pc with the error for a status other than 2xx. A JSON-RPC error in the body is the extension's own,
-// except if it has no id and the status means that the request was refused before it was parsed.
+// refused ends pc with the error for a status other than 2xx. A JSON-RPC error in the body is the extension's own, unless the status
+// refuses the credentials, or it has no id and the status means that the request was refused before it was parsed.
 func (c *Conn) refused(pc *pendingCall, s *session, resp *http.Response) error {
 	r := c.at.refusal(resp)
 	if s.lostBy(r, pc.id) {
 		return &lostError{c.at.refusedError(pc, r)}
 	}
 	id := string(r.env.ID)
-	if r.env.Error != nil && (id != "" && id != "null" || !refusesCaller(r.status)) {
+	if r.env.Error != nil && !refusesCredentials(r.status) && (id != "" && id != "null" || !refusesCaller(r.status)) {
 		if answered, _ := c.message(r.raw, pc, s); answered {
 			return nil
 		}
@@ -108,13 +108,14 @@ func (c *Conn) refused(pc *pendingCall, s *session, resp *http.Response) error {
 	return &statusError{r.status, c.at.refusedError(pc, r)}
 }
 
+// refusesCredentials reports whether a status means that the credentials are wrong.
+func refusesCredentials(code int) bool {
+	return code == http.StatusUnauthorized || code == http.StatusProxyAuthRequired
+}
+
 // refusesCaller reports whether a status refuses the caller's credentials or rate, rather than the request.
 func refusesCaller(code int) bool {
-	switch code {
-	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired, http.StatusTooManyRequests:
-		return true
-	}
-	return false
+	return refusesCredentials(code) || code == http.StatusForbidden || code == http.StatusTooManyRequests
 }
 
 // rateLimitPause is when a call that was refused with 429 may be repeated if the server does not state it: callers repeat a call at
