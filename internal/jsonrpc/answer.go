@@ -38,7 +38,7 @@ func Answer(ctx context.Context, h rpc.Handler, request []byte, limit int64) (re
 	}
 	if size := int64(len(response)); size > limit {
 		e = rpc.NewError(rpc.CodeTooLarge, rpc.Details{Size: size, Limit: limit},
-			"the response is %d bytes, over this server's limit of %d; request less, for example fewer lines", size, limit)
+			"the response is %d bytes, over this server's limit of %d; request less", size, limit)
 		response = AppendError(nil, env.ID, e)
 	}
 	return response, e

@@ -24,7 +24,9 @@ func (r *Registry) handle(ctx context.Context, req micro.Request) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, loopTimeout)
 	defer cancel()
+	method := "" // none was read
 	h := rpc.HandlerFunc(func(ctx context.Context, q *rpc.Request) (json.RawMessage, error) {
+		method = q.Method
 		result, err := r.dispatch(ctx, q.Method, q.Params)
 		if err != nil {
 			return nil, err
@@ -37,6 +39,6 @@ func (r *Registry) handle(ctx context.Context, req micro.Request) {
 		headers = micro.Headers{micro.ErrorCodeHeader: {strconv.Itoa(int(e.Code))}, micro.ErrorHeader: {words.Clip(e.Message, 200)}}
 	}
 	if err := req.Respond(data, micro.WithHeaders(headers)); err != nil {
-		r.cfg.Logger.Warn("cannot answer a request", "error", err)
+		r.cfg.Logger.Warn("cannot answer a request", "method", words.Clip(method, 100), "error", err)
 	}
 }

@@ -178,8 +178,18 @@ func (s *service) unlessStopped(r jsonrpc.Reply) jsonrpc.Reply {
 // retryAfter is the hint of an overloaded instance: calls end all the time, so a short time is right.
 const retryAfter = 50 * time.Millisecond
 
-// admit adds c to the calls in flight.
+// admit adds c to the calls in flight. Nothing else is the reason of a refusal after the end.
 func (s *service) admit(c *call) *rpc.Error {
+	e := c.place()
+	if e != nil && s.calls.isClosed() {
+		return s.stopped()
+	}
+	return e
+}
+
+// place adds c to the calls in flight if there is room for it.
+func (c *call) place() *rpc.Error {
+	s := c.s
 	if s.inst.inflight.Add(1) > int64(s.opt.MaxInflight) {
 		s.inst.inflight.Add(-1)
 		return rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: int64(s.opt.MaxInflight),
@@ -190,14 +200,10 @@ func (s *service) admit(c *call) *rpc.Error {
 		return rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Size: c.bytes, RetryAfterMS: retryAfter.Milliseconds()},
 			"this host has no memory left for a request of %d bytes to %s: the requests in flight on it, and answers on their way, take it all", c.bytes, s.inst.ID())
 	}
-	added, closed := s.calls.add(c, s.opt.MaxInflight)
-	if added {
+	if s.calls.add(c, s.opt.MaxInflight) {
 		return nil
 	}
 	c.giveBack()
-	if closed {
-		return s.stopped()
-	}
 	return rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: int64(s.opt.MaxInflight+1) / 2,
 		RetryAfterMS: retryAfter.Milliseconds()}, "this caller has half of the %d calls in flight that %s allows", s.opt.MaxInflight, s.inst.ID())
 }

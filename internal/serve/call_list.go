@@ -21,13 +21,19 @@ func (l *callList) close() {
 	l.closed = true
 }
 
+func (l *callList) isClosed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.closed
+}
+
 // add adds c, unless the list is closed, or the caller of c has half of most calls in flight already.
-func (l *callList) add(c *call, most int) (added, closed bool) {
+func (l *callList) add(c *call, most int) bool {
 	c.caller = callerOf(c.reply)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || c.caller != "" && l.places[c.caller] >= (most+1)/2 {
-		return false, l.closed
+		return false
 	}
 	if l.calls == nil {
 		l.calls, l.places = map[*call]struct{}{}, map[string]int{}
@@ -37,7 +43,7 @@ func (l *callList) add(c *call, most int) (added, closed bool) {
 	if c.stream {
 		c.s.inst.pub.streams.open.Add(1)
 	}
-	return true, false
+	return true
 }
 
 // leave gives the place of c back, once, before its answer is sent.

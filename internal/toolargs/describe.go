@@ -117,17 +117,17 @@ func (v *viewer) resolved(schema json.RawMessage, depth int) json.RawMessage {
 	if target, ok := v.refs[s.Ref]; ok {
 		return v.resolved(target, depth+1)
 	}
+	path, err := url.PathUnescape(strings.TrimPrefix(s.Ref, "#/"))
+	if err != nil {
+		return schema
+	}
 	at := v.root
-	for token := range strings.SplitSeq(strings.TrimPrefix(s.Ref, "#/"), "/") {
+	for token := range strings.SplitSeq(path, "/") {
 		if !v.mayRead(len(at)) {
 			return schema
 		}
-		token, err := url.PathUnescape(token)
-		ok := err == nil
-		if ok {
-			at, ok = step(at, strings.NewReplacer("~1", "/", "~0", "~").Replace(token))
-		}
-		if !ok {
+		var ok bool
+		if at, ok = step(at, strings.NewReplacer("~1", "/", "~0", "~").Replace(token)); !ok {
 			return schema
 		}
 	}

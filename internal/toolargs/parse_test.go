@@ -72,11 +72,12 @@ func TestReferences(t *testing.T) {
 		}
 	}
 	for root, want := range map[string]string{
-		`{"$ref":"#/$defs/A","$defs":{"A":{"properties":{"n":{"type":"integer"}},"required":["n"]}}}`:    `{"n":5}`,
-		`{"properties":{"n":{"$ref":"#/properties/m/anyOf/1"},"m":{"anyOf":[true,{"type":"integer"}]}}}`: `{"n":5}`,
-		`{"properties":{"n":{"$ref":"#/properties/m/anyOf/7"},"m":{"anyOf":[true,{"type":"integer"}]}}}`: `{"n":"5"}`,
-		`{"properties":{"n":{"$ref":"#/$defs/A%3CB%3E"}},"$defs":{"A<B>":{"type":"integer"}}}`:           `{"n":5}`,
-		`{"properties":{"n":{"$ref":"#/$defs/A%3"}},"$defs":{"A%3":{"type":"integer"}}}`:                 `{"n":"5"}`,
+		`{"$ref":"#/$defs/A","$defs":{"A":{"properties":{"n":{"type":"integer"}},"required":["n"]}}}`:                    `{"n":5}`,
+		`{"properties":{"n":{"$ref":"#/properties/m/anyOf/1"},"m":{"anyOf":[true,{"type":"integer"}]}}}`:                 `{"n":5}`,
+		`{"properties":{"n":{"$ref":"#/properties/m/anyOf/7"},"m":{"anyOf":[true,{"type":"integer"}]}}}`:                 `{"n":"5"}`,
+		`{"properties":{"n":{"$ref":"#/$defs/A%3CB%3E"}},"$defs":{"A<B>":{"type":"integer"}}}`:                           `{"n":5}`,
+		`{"properties":{"n":{"$ref":"#/$defs%2FA%2FB"}},"$defs":{"A/B":{"type":"string"},"A":{"B":{"type":"integer"}}}}`: `{"n":5}`,
+		`{"properties":{"n":{"$ref":"#/$defs/A%3"}},"$defs":{"A%3":{"type":"integer"}}}`:                                 `{"n":"5"}`,
 	} {
 		if got, err := Parse([]string{"n=5"}, json.RawMessage(root), nil); err != nil || string(got) != want {
 			t.Errorf("%s: %s, %v; want %s", root, got, err, want)

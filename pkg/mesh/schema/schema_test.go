@@ -25,6 +25,7 @@ func TestSchemaCheck(t *testing.T) {
 		{"a format of draft-07 is an annotation", `{"$schema":"http://json-schema.org/draft-07/schema#","properties":{"at":{"type":"string","format":"time"},"format":{"type":"string"}}}`, `{"at":"12:00","format":"x"}`, nil},
 		{"a member with the name format", `{"properties":{"format":{"enum":[{"format":"a"}]}}}`, `{"format":{}}`, []string{"format"}},
 		{"an encoded reference", `{"properties":{"a":{"$ref":"#/$defs/A%3CB%3E"}},"$defs":{"A<B>":{"type":"number"}}}`, `{"a":"x"}`, []string{"a is a string, not a number"}},
+		{"an encoded slash", `{"properties":{"a":{"$ref":"#/$defs%2Fx%2Fy"}},"$defs":{"x/y":{"type":"string"},"x":{"y":{"type":"number"}}}}`, `{"a":"x"}`, []string{"a is a string, not a number"}},
 		{"anything", `{"type":"object"}`, `{"x":1e400}`, nil},
 		{"does not compile: unchecked", `{"type":"strin"}`, `{}`, nil},
 		{"a file is not read: unchecked", `{"$ref":"file:///etc/hostname"}`, `{}`, nil},

@@ -227,12 +227,12 @@ func pointed(doc any, ref string) (any, bool) {
 	if !ok {
 		return nil, false
 	}
+	path, err := url.PathUnescape(path) // of the whole fragment, as the library does
+	if err != nil {
+		return nil, false
+	}
 	unescape := strings.NewReplacer("~1", "/", "~0", "~")
 	for _, step := range strings.Split(path, "/") {
-		step, err := url.PathUnescape(step)
-		if err != nil {
-			return nil, false
-		}
 		switch d := doc.(type) {
 		case map[string]any:
 			if doc, ok = d[unescape.Replace(step)]; !ok {
