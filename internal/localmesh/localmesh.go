@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -14,6 +15,8 @@ import (
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/internal/registry"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // Config describes the mesh.
@@ -26,8 +29,8 @@ type Config struct {
 // Part runs alongside the bridge until ctx ends. An error ends the whole mesh. All parts share a connection.
 type Part func(ctx context.Context, nc *nats.Conn) error
 
-// Run runs until ctx ends or a program of the mesh fails. Then the bridge stops its extensions, and after that the registry
-// stops. It may not have recorded that the last instances are gone: the inventory of the next run lists what runs then.
+// Run runs until ctx ends or a program of the mesh fails. Then the bridge stops its extensions, the registry records that they
+// are gone, and stops.
 func Run(ctx context.Context, target daemon.Target, c Config, parts ...Part) error {
 	m := &programs{Config: c}
 	defer m.disconnect()
@@ -100,6 +103,9 @@ func (m *programs) run(ctx context.Context, parts []Part) error {
 	}
 	<-bridgeCtx.Done()
 	extensions.Wait()
+	if (bridgeErr == nil || ctx.Err() != nil && errors.Is(bridgeErr, ctx.Err())) && m.nc.IsConnected() { // otherwise it has registered nothing, or nothing can be read
+		m.awaitDeregistered(context.WithoutCancel(ctx))
+	}
 	stopRegistry(nil)
 	others.Wait()
 	if ctx.Err() != nil && errors.Is(bridgeErr, ctx.Err()) {
@@ -115,4 +121,31 @@ func (m *programs) registryConfig() registry.Config {
 		Prefix: b.Prefix, Version: b.Version, Logger: m.Logger,
 		Heartbeat: liveness.Config{Interval: b.Settings.HeartbeatInterval, Grace: b.Settings.HeartbeatGraceFactor},
 	}
+}
+
+// deregisterTimeout is how long the registry may take to record that the extensions are gone. Otherwise the next run would
+// start with a catalog that lists them as ready.
+const deregisterTimeout = 3 * time.Second
+
+func (m *programs) awaitDeregistered(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, deregisterTimeout)
+	c := mesh.NewCatalog(m.nc, mesh.CatalogOptions{Prefix: string(m.Bridge.Prefix)})
+	var following sync.WaitGroup
+	defer following.Wait()
+	defer cancel()
+	following.Go(func() { // ends with ctx
+		defer cancel()
+		_ = c.Run(ctx)
+	})
+	// A timeout is not an error: the next registry marks the instances lost after the grace period.
+	_ = c.WaitFor(ctx, func(c *mesh.Catalog) bool {
+		for _, e := range c.All() {
+			for _, i := range e.State.Instances {
+				if i.Bridge == m.Bridge.Name && i.State != heartbeat.Shutdown && i.State != heartbeat.Lost {
+					return false
+				}
+			}
+		}
+		return true
+	})
 }
