@@ -31,6 +31,9 @@ const (
 	maxRetry = time.Minute
 )
 
+// byteOrderMark may be at the start of a stream.
+var byteOrderMark = []byte("\ufeff")
+
 // longEventError is an event over the limit. size is how much of it had arrived.
 type longEventError struct{ size, limit int64 }
 
@@ -100,7 +103,7 @@ func (e *eventReader) skip() {
 func (e *eventReader) line() (blank bool, err error) {
 	line, long, err := e.read()
 	name, value, colon := bytes.Cut(line, []byte{':'})
-	name = bytes.TrimPrefix(name, []byte("\ufeff")) // a byte order mark at the start of the stream
+	name = bytes.TrimPrefix(name, byteOrderMark)
 	isData := string(name) == "data"
 	if err != nil && !(isData && colon) { // data that are cut may be complete JSON
 		return false, err
@@ -125,7 +128,8 @@ func (e *eventReader) line() (blank bool, err error) {
 }
 
 // read returns the next line without the line end, or what there is of it before an error. It is valid until the next call.
-// A line that is longer than the buffer of r is stored in data, if data is empty.
+// A data field that is longer than the buffer of r is stored in data, if data is empty. Of another line only the beginning is returned
+// if it is too long for a field.
 func (e *eventReader) read() (line []byte, long bool, err error) {
 	line, err = e.r.ReadSlice('\n')
 	if long = err == bufio.ErrBufferFull; long {
@@ -133,14 +137,17 @@ func (e *eventReader) read() (line []byte, long bool, err error) {
 		if e.lines == 0 {
 			whole = e.data[:0]
 		}
+		whole = append(whole, line...)
+		isData := bytes.HasPrefix(bytes.TrimPrefix(whole, byteOrderMark), []byte("data:"))
 		for err == bufio.ErrBufferFull {
-			whole = append(whole, line...)
-			if size := int64(len(whole)); size > e.max+maxField {
+			if line, err = e.r.ReadSlice('\n'); isData || len(whole) <= 2*maxField {
+				whole = append(whole, line...)
+			}
+			if size := int64(len(e.data) + len(whole)); isData && size > e.max+maxField {
 				return nil, false, &longEventError{size, e.max}
 			}
-			line, err = e.r.ReadSlice('\n')
 		}
-		line = append(whole, line...)
+		line = whole
 	}
 	return bytes.TrimSuffix(bytes.TrimSuffix(line, []byte{'\n'}), []byte{'\r'}), long, err
 }

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/base64"
 	"errors"
@@ -16,10 +17,15 @@ import (
 // readEvents parses a whole stream.
 func readEvents(r io.Reader, max int64) (e *eventReader, events []string, err error) {
 	e = newEventReader(io.NopCloser(r), max)
+	events, err = allEvents(e)
+	return e, events, err
+}
+
+func allEvents(e *eventReader) (events []string, err error) {
 	for {
 		data, err := e.next()
 		if err != nil {
-			return e, events, err
+			return events, err
 		}
 		events = append(events, string(data))
 	}
@@ -56,6 +62,8 @@ func TestEventReader(t *testing.T) {
 		"cut within a line":  {"data: a\n\ndata: b", []string{"a", "b"}, "", 0},
 		"cut at once":        {"da", nil, "", 0},
 		"a long line":        {"data: " + strings.Repeat("x", 100<<10) + "\n\n", []string{strings.Repeat("x", 100<<10)}, "", 0},
+		"long and short":     {"data: a\ndata: " + strings.Repeat("x", 100<<10) + "\n\ndata: b\n\n", []string{"a\n" + strings.Repeat("x", 100<<10), "b"}, "", 0},
+		"two long events":    {strings.Repeat("data: "+strings.Repeat("x", 100<<10)+"\n\n", 2), []string{strings.Repeat("x", 100<<10), strings.Repeat("x", 100<<10)}, "", 0},
 		"a long other line":  {strings.Repeat("x", 100<<10) + ":y\nid: " + strings.Repeat("x", 100<<10) + "\ndata: a\n\n", []string{"a"}, "", 0},
 	} {
 		for how, r := range map[string]io.Reader{
@@ -71,12 +79,14 @@ func TestEventReader(t *testing.T) {
 
 func TestEventReaderLimit(t *testing.T) {
 	for stream, long := range map[string]bool{
-		"data: 0123456789\n\n":                  false,
-		"data: 0123\ndata: 56789\n\n":           false, // the line break counts
-		"data: 0123\ndata: 567890\n\n":          true,
-		"data: 0123456789a\n\n":                 true,
-		"event: other\ndata: 0123456789abc\n\n": true,
-		": " + strings.Repeat("c", 1000) + "\n": false,
+		"data: 0123456789\n\n":                                       false,
+		"data: 0123\ndata: 56789\n\n":                                false, // the line break counts
+		"data: 0123\ndata: 567890\n\n":                               true,
+		"data: 0123456789a\n\n":                                      true,
+		"event: other\ndata: 0123456789abc\n\n":                      true,
+		": " + strings.Repeat("c", 100<<10) + "\n":                   false,
+		"data: 0123\n: " + strings.Repeat("c", 100<<10) + "\n\n":     false,
+		"data: 0123\ndata: " + strings.Repeat("c", 100<<10) + "\n\n": true,
 	} {
 		_, _, err := readEvents(strings.NewReader(stream), 10)
 		if _, ok := errors.AsType[*longEventError](err); ok != long {
@@ -93,7 +103,9 @@ func FuzzEventReader(f *testing.F) {
 		if len(stream) > 10<<10 {
 			return
 		}
-		_, got, err := readEvents(&pieceReader{stream, int(n) + 1}, 1<<20)
+		e := newEventReader(io.NopCloser(&pieceReader{stream, int(n) + 1}), 1<<20)
+		e.r = bufio.NewReaderSize(&pieceReader{stream, int(n) + 1}, 16) // so that lines are longer
+		got, err := allEvents(e)
 		if want := simpleEvents(string(stream)); err != io.EOF || !slices.Equal(got, want) {
 			t.Errorf("%q in pieces of %d: %q, %v, want %q", stream, int(n)+1, got, err, want)
 		}
