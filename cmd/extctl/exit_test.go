@@ -213,6 +213,9 @@ func TestCallInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = waits.Unsubscribe() }()
+	if err := b.nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
 	code, stdout, stderr := extctl(ctx, b.url, "call", "away/do")
 	if code != 130 || stdout+stderr != "" {
 		t.Errorf("exit code %d, %q, %q", code, stdout, stderr)

@@ -298,7 +298,7 @@ func (l *mcpLink) connect(ctx context.Context, target daemon.Target) error {
 		if err == nil && nc.FlushTimeout(time.Second) == nil { // NATS may deny it
 			if denied, ok := natsconn.DeniedSubscription(nc.LastError()); ok && denied == subject {
 				_ = s.Unsubscribe()
-				return nil, nc.LastError()
+				return nil, fmt.Errorf("%w: %w", mesh.ErrDenied, nc.LastError())
 			}
 		}
 		return func() { _ = s.Unsubscribe() }, err // an error means that the connection is closed

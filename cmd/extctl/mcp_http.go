@@ -110,8 +110,11 @@ func (f *httpFlags) allowed() (hosts, origins []string, err error) {
 	}
 	for _, origin := range f.origins {
 		u, err := url.Parse(strings.ToLower(origin))
-		if err != nil || u.Scheme == "" || u.Host == "" || u.Scheme+"://"+u.Host != strings.ToLower(origin) {
+		if err != nil || u.Scheme == "" || u.Hostname() == "" || u.Scheme+"://"+u.Host != strings.ToLower(origin) || strings.Contains(strings.TrimPrefix(u.Host, "*."), "*") {
 			return nil, nil, usage("--allow-origin %q: want scheme and host without a path, such as https://app.example.com or https://*.example.com", origin)
+		}
+		if port := u.Port(); u.Scheme == "https" && port == "443" || u.Scheme == "http" && port == "80" { // browsers leave it out
+			u.Host = strings.TrimSuffix(u.Host, ":"+port)
 		}
 		origins = append(origins, u.String())
 	}

@@ -185,6 +185,7 @@ func TestMCPUsage(t *testing.T) {
 		{"--http 127.0.0.1:0 --allow-host https://mcp.example.com", "without scheme and port"},
 		{"--http 127.0.0.1:0 --allow-origin https://app.example.com/", "without a path"},
 		{"--http 127.0.0.1:0 --allow-origin *", "want scheme and host"},
+		{"--http 127.0.0.1:0 --allow-origin https://*", "want scheme and host"},
 		{"--http nowhere", "want host:port, :port or unix:PATH"},
 		{"--http 127.0.0.1:0 --tokens no-such-file", "no-such-file"},
 		{"--http 127.0.0.1:0 --http-cert no-such-file", "no-such-file"},

@@ -197,6 +197,9 @@ func (st statusJSON) print(a *app, format outputFormat) error {
 		err = a.printJSON(st)
 	case formatName:
 		for _, p := range st.Problems {
+			if p.Name == "" {
+				continue
+			}
 			if _, err = fmt.Fprintln(a.stdout, terminal.Clean(p.Name)); err != nil {
 				return err
 			}

@@ -135,7 +135,7 @@ func (t *Tree) Place(ctx context.Context, target string) error {
 	if err = t.copy(ctx, staged); err == nil {
 		err = swap(staged, target, old)
 	}
-	if _, missing := os.Lstat(old); err != nil && missing == nil {
+	if _, missing := os.Lstat(old); err != nil && !errors.Is(missing, fs.ErrNotExist) {
 		return err // keep the temporary directory: it contains the old version
 	}
 	_ = os.RemoveAll(work) // no bridge reads what is left: discovery ignores its name

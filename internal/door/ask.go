@@ -2,6 +2,7 @@ package door
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
@@ -126,7 +127,8 @@ func (c asks) resource(era mcp.Era, uri string) (t *callee, own string, err *rpc
 		return nil, "", unreachable(t).error()
 	}
 	text := "Resource not found: " + clip(uri, 256) + "."
-	if len(v.readers) > 1 {
+	isOpen := func(r reader) bool { return !c.view.opt.selectsResources(r.id) }
+	if len(v.readers) > 1 && slices.ContainsFunc(v.readers, isOpen) {
 		text += " No extension lists it. If one has it all the same, read " + uriScheme + "<extension>/<the URI, percent-encoded>."
 	}
 	code := rpc.Code(rpc.CodeInvalidParams)

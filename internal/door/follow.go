@@ -176,9 +176,11 @@ func (f *follower) add(uri string, to followed) (turn int, known bool, e *rpc.Er
 	if !f.ended && len(f.resources) < maxFollowed {
 		err = f.client.door.updates.add(f.client.door.mesh.Load(), to.id, f)
 	}
-	switch err {
-	case nil:
-	case errFull:
+	switch {
+	case err == nil:
+	case errors.Is(err, mesh.ErrDenied):
+		return 0, false, mcp.NewError(rpc.CodeInvalidRequest, "updates of this resource are not available: NATS does not let this server receive them", nil)
+	case err == errFull:
 		return 0, false, mcp.NewError(rpc.CodeInvalidRequest, "too many subscriptions to resources: end one of them first", nil)
 	default:
 		return 0, false, unreachable(&callee{noun: nounResource, name: uri}).error()
@@ -323,6 +325,12 @@ func (f *follower) renewed(uri string, turn int) {
 
 func uriParams(uri string) []byte { return append(append([]byte(`{"uri":`), mcp.Quote(uri)...), '}') }
 
+// mayRead reports whether the view has a resource of an extension.
+func (s *viewState) mayRead(id, uri string) bool {
+	of, _, ok := s.now.Load().owner(s.opt, uriScheme+id+"/"+url.PathEscape(uri))
+	return ok && of == id
+}
+
 // updated sends the notification about a resource that the client follows, or about one below it.
 func (f *follower) updated(id, uri string, params []byte) {
 	known, found := "", false
@@ -335,7 +343,7 @@ func (f *follower) updated(id, uri string, params []byte) {
 			}
 		case to.uri == uri:
 			known, found = as, true
-		case !found && strings.HasPrefix(uri, strings.TrimSuffix(to.uri, "/")+"/") && f.client.view.opt.permitsEntry(resources, id, uri):
+		case !found && strings.HasPrefix(uri, strings.TrimSuffix(to.uri, "/")+"/") && f.client.view.mayRead(id, uri):
 			if known = uri; as != to.uri {
 				known = uriScheme + id + "/" + url.PathEscape(uri)
 			}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/extmesh/extmesh/internal/natstest"
+	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -64,7 +65,7 @@ func TestSubscribe(t *testing.T) {
 		{"one", "file:///a/b/secret", ""},
 		{"one", "file:///a/b", updatedA},
 		{"two", "file:///a/b", strings.Replace(updatedA, "file:///a/b", second, 1)},
-		{"one", "file:///a/b/below", strings.Replace(updatedA, "a/b", "a/b/below", 1)},
+		{"one", "file:///a/b/below", ""}, // it is in no list, and there is a pattern for resources
 		{"two", "file:///a/b/below", strings.Replace(updatedA, "file:///a/b", second+"%2Fbelow", 1)},
 	} {
 		if b.publish(step[0], step[1]); step[2] == "" {
@@ -86,6 +87,17 @@ func TestSubscribe(t *testing.T) {
 	}
 	natstest.Eventually(t, "NATS has no subscriptions", func() bool { return !b.subscribers("ext.one.event") && !b.subscribers("ext.two.event") })
 	other.want(`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{`+modernMeta+`,"uri":"file:///a/b"}}`, `{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"Method not found: resources/subscribe"}}`)
+}
+
+// TestSubscribeDenied: a server that may not receive updates does not say that the mesh is away.
+func TestSubscribeDenied(t *testing.T) {
+	b, _ := updatesBed(t)
+	d := b.listed(Options{})
+	base := d.mesh.Load()
+	d.Attach(base.catalog, base.client, func(string, func([]byte)) (func(), error) { return nil, mesh.ErrDenied })
+	if got := d.pipe(t).ask(`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"file:///a/b"}}`); !strings.Contains(got, "NATS does not let this server receive them") {
+		t.Error(got)
+	}
 }
 
 // TestListenToResources checks subscriptions of the modern era: the client learns which of them are kept, and gets updates

@@ -393,7 +393,7 @@ func (x *exchange) listen(c *client, q *request) {
 		case <-ctx.Done():
 		}
 	}()
-	x.copyEvents(s, 0, nil, func() bool { return false }, func(int) {})
+	x.copyEvents(s, 0, x.r.Context(), func() bool { return false }, func(int) {})
 }
 
 var errDraining = errors.New("the server stops")

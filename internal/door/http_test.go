@@ -641,7 +641,7 @@ func TestSweepRevoked(t *testing.T) {
 	sweep := func(more string, names ...string) {
 		rewriteTokens(t, path, more, names...)
 		tokens.mu.Lock()
-		tokens.looked, tokens.size = time.Time{}, -1
+		tokens.looked, tokens.size = time.Time{}, 0
 		tokens.mu.Unlock()
 		w.h.sessions.sweep(time.Now(), w.h.permits)
 	}

@@ -337,7 +337,8 @@ func revokeToken(t *testing.T, more string, names ...string) {
 
 // TestDrainCancels stops the server while a call takes longer than the time for that: the client gets a result.
 func TestDrainCancels(t *testing.T) {
-	for _, modern := range []bool{false, true} {
+	for _, kind := range []string{"modern", "legacy", "resumed"} {
+		modern := kind == "modern"
 		_, d, _, cancelled := slowBed(t)
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -351,14 +352,19 @@ func TestDrainCancels(t *testing.T) {
 		if !modern {
 			header, meta = w.begin("2025-11-25"), `"_meta":{"progressToken":1}`
 		}
-		call, _ := w.stream("POST", callMessage("5", "ext_slow_work", ","+meta), header)
-		call()
+		call, stop := w.stream("POST", callMessage("5", "ext_slow_work", ","+meta), header)
+		last, _ := call()
 		if !modern { // its first event has an id only
+			last, _ = call()
+		}
+		if kind == "resumed" {
+			stop()
+			call, _ = w.stream("GET", "", header, map[string]string{"Last-Event-ID": last})
 			call()
 		}
 		cancel()
 		if _, data := call(); !strings.Contains(data, `"isError":true`) || !strings.Contains(data, "The MCP server is stopping") {
-			t.Errorf("modern %t: the call ends with %s", modern, data)
+			t.Errorf("%s: the call ends with %s", kind, data)
 		}
 		<-cancelled
 		if err := <-ended; err != nil {

@@ -378,12 +378,12 @@ func (x *exchange) events(n *session, s *stream, from int) {
 			return n.reader != reader
 		}
 	}
-	x.copyEvents(s, from, n.ctx.Done(), isReplaced, sent)
+	x.copyEvents(s, from, n.ctx, isReplaced, sent)
 }
 
-// copyEvents sends the events of a stream until it ends, or one of the other conditions holds. It calls sent with the number of
+// copyEvents sends the events of a stream until it ends, its session ends, or one of the other conditions holds. It calls sent with the number of
 // the next event after those that it has sent.
-func (x *exchange) copyEvents(s *stream, from int, stop <-chan struct{}, isReplaced func() bool, sent func(next int)) {
+func (x *exchange) copyEvents(s *stream, from int, session context.Context, isReplaced func() bool, sent func(next int)) {
 	startEvents(x.w)
 	out := &reply{x: x, streaming: true}
 	defer out.extend()
@@ -393,6 +393,7 @@ func (x *exchange) copyEvents(s *stream, from int, stop <-chan struct{}, isRepla
 	out.flush()
 	tick := time.NewTicker(keepAliveEvery)
 	defer tick.Stop()
+	gone, over := x.r.Context().Done(), session.Done()
 	for {
 		events, next, ended, wake := s.from(from)
 		if isReplaced() { // the other request gets them
@@ -416,10 +417,16 @@ func (x *exchange) copyEvents(s *stream, from int, stop <-chan struct{}, isRepla
 				return
 			}
 			out.write([]byte(":\n\n"))
-		case <-x.r.Context().Done():
-			return
-		case <-stop:
-			return
+		case <-gone:
+			if context.Cause(x.r.Context()) != errDraining {
+				return
+			}
+			gone, over = nil, nil // the server stops: the result that says so follows, and the stream ends
+		case <-over:
+			if context.Cause(session) != errDraining {
+				return
+			}
+			gone, over = nil, nil
 		}
 	}
 }

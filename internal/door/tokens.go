@@ -106,13 +106,14 @@ func (t *Tokens) find(token string) (config.Token, bool) {
 	return found, ok
 }
 
-// permit reports whether there is a valid token of a name with a context for a profile.
+// permit reports whether there is a valid token of a name with a context for a profile. While a token is left out because its
+// context is missing, it may be any.
 func (t *Tokens) permit(name, natsContext, profile string) bool {
 	now := time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.refresh(now)
-	return slices.ContainsFunc(t.tokens, func(known config.Token) bool {
+	return t.size < 0 || slices.ContainsFunc(t.tokens, func(known config.Token) bool {
 		return known.Name == name && known.Context == natsContext && known.Permits(profile) && !known.IsExpired(now)
 	})
 }

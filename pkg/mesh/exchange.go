@@ -171,16 +171,16 @@ func (r *reception) receive(ctx context.Context, p *place) (json.RawMessage, err
 				if result, done, err := r.take(m); done {
 					return result, err
 				}
-			case !time.Now().Before(p.deadline):
-				return nil, r.gaveUp(context.DeadlineExceeded)
-			case r.c.inbox.closed.Load() && len(p.replies) == 0:
-				r.ended = true // nothing can come or be sent any more
-				return nil, r.closed()
 			case r.t.direct != "" && r.c.mayNotAddress(&r.t):
 				return nil, rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "NATS denies this user the instances of %s", r.t.id)
 			case r.isDenied():
 				r.denied, r.ended = true, true
 				return nil, r.denial()
+			case !time.Now().Before(p.deadline):
+				return nil, r.gaveUp(context.DeadlineExceeded)
+			case r.c.inbox.closed.Load() && len(p.replies) == 0:
+				r.ended = true // nothing can come or be sent any more
+				return nil, r.closed()
 			case !r.streaming || len(p.replies) > 0: // progress may have kept take busy
 			case r.c.inbox.silence(p) < wire.SilenceLimit:
 				r.silent()

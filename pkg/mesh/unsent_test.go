@@ -100,6 +100,10 @@ func TestDeniedCall(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
+	short := NewClient(agent, ClientOptions{Timeout: time.Second}) // ends before silence is noticed
+	if _, err := short.Call(t.Context(), "x/read", nil); !errors.Is(err, ErrDenied) {
+		t.Errorf("a short call: %v", err)
+	}
 	if err := agent.FlushTimeout(time.Minute); err != nil {
 		t.Fatal(err)
 	}

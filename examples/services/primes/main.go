@@ -51,7 +51,7 @@ func main() {
 		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal ends the program at once
+	defer stop()
 	var err error
 	if *onStdio {
 		err = stdio.Serve(ctx, os.Stdin, os.Stdout, tools())
