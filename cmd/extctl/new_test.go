@@ -177,7 +177,7 @@ run();
 // refuses.
 func TestNewPythonTypes(t *testing.T) {
 	t.Parallel()
-	dir := newExt(t, "types", "--lang", "python")
+	dir := newExt(t, "python3", "--lang", "python")
 	err := os.WriteFile(filepath.Join(dir, "main.py"), []byte(`
 from typing import Literal, Optional
 from extmesh import run, tool
