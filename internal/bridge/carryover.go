@@ -9,13 +9,14 @@ import (
 	"strings"
 
 	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/internal/discovery"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
 // carryOver adds to p the workloads and declarations of the old plan that are missing from p without having been
 // removed: their manifest no longer parses or cannot be reached, or the search for manifests was incomplete. It
-// removes a copy with the same id that a broken one hid.
+// removes a copy with the same id that a broken one hid, and what is inside the directory of a broken plugin.toml.
 func (pl *planner) carryOver(p *plan, old plan) {
 	settings := pl.config()
 	paths := map[string]string{} // of what is in p, by id
@@ -26,6 +27,7 @@ func (pl *planner) carryOver(p *plan, old plan) {
 		paths[d.announce.ID] = d.path
 	}
 	hidden := map[string]bool{} // paths
+	var kept []string           // directories of extensions that hide what is below them
 	for _, w := range old.workloads {
 		path, found := paths[w.id()]
 		why := p.broken(w.path, w.announce)
@@ -38,9 +40,17 @@ func (pl *planner) carryOver(p *plan, old plan) {
 		hidden[path] = found
 		pl.log.Warn("the extension keeps running with its previous manifest", "reason", why, "extension", w.id(), "path", w.path)
 		p.workloads = append(p.workloads, w)
+		if filepath.Base(w.path) == manifest.FileName {
+			kept = append(kept, filepath.Dir(w.path))
+		}
 	}
-	p.workloads = slices.DeleteFunc(p.workloads, func(w *workload) bool { return hidden[w.path] })
-	p.declared = slices.DeleteFunc(p.declared, func(d declaration) bool { return hidden[d.path] })
+	hides := func(path string) bool {
+		return hidden[path] || slices.ContainsFunc(kept, func(dir string) bool {
+			return filepath.Dir(path) != dir && discovery.Within(dir, path)
+		})
+	}
+	p.workloads = slices.DeleteFunc(p.workloads, func(w *workload) bool { return hides(w.path) })
+	p.declared = slices.DeleteFunc(p.declared, func(d declaration) bool { return hides(d.path) })
 	for _, d := range old.declared {
 		if paths[d.announce.ID] == "" && wanted(settings, d.announce) && p.broken(d.path, d.announce)+p.unread(d.path) != "" {
 			p.declared = append(p.declared, d)

@@ -62,6 +62,10 @@ func TestCarryOver(t *testing.T) {
 				// A copy of an extension that was hidden by another one, which is broken now.
 				old("override", "", "/copy/plugin.toml"), old("override.new", "override", "/copy/plugin.toml"),
 			}
+			if tt.set == nil { // inside an extension that is broken now
+				p.workloads = append(p.workloads, old("inner", "", "/broken/examples/inner/plugin.toml"))
+				p.declared = append(p.declared, declaration{"/broken/examples/service/plugin.toml", wire.Announce{ID: "inner-service"}})
+			}
 			p.problems = []wire.HostProblem{
 				{Path: "/broken/plugin.toml", Kind: "invalid"},
 				{Path: "/other/plugin.toml", ID: "removed.invalid", Kind: "invalid"}, // a member of the manifest is gone

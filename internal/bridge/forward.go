@@ -329,6 +329,10 @@ func (h *forwardedCall) recordFailure(e *rpc.Error) {
 			h.f.notifyCancelled(h.ID(), "timeout")
 		}
 		h.f.check.send()
+	case rpc.CodeCancelled:
+		if !h.f.remote && e.Details().Ran != rpc.RanNo && !h.Deadline.IsZero() { // a child that hangs does so also if all callers lose patience
+			time.AfterFunc(time.Until(h.Deadline), h.f.check.send) // without effect after the end of the run
+		}
 	case rpc.CodeExited, rpc.CodeUnavailable:
 		h.f.check.send()
 		if h.f.credentials != nil {

@@ -259,6 +259,25 @@ func TestCancelMoved(t *testing.T) {
 	}
 }
 
+// TestCheckAfterCancel: a child is checked at the deadline of a call that its caller has cancelled, because it may hang.
+func TestCheckAfterCancel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := replicas(manifest.Ext, &scriptedLink{answer: neverAnswer})[0]
+		f.remote = false
+		ctx, end := context.WithTimeout(t.Context(), 10*time.Second)
+		defer end()
+		ctx, cancel := context.WithCancel(ctx)
+		time.AfterFunc(time.Second, cancel)
+		if _, err := f.Handle(ctx, &rpc.Request{Method: "tools/say"}); !errors.Is(err, rpc.CodeCancelled) || len(f.check) != 0 {
+			t.Errorf("%v, %d checks", err, len(f.check))
+		}
+		<-f.check
+		if _, limited := ctx.Deadline(); !limited || time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)) != 10*time.Second {
+			t.Errorf("checked at %v", time.Now())
+		}
+	})
+}
+
 // TestCancelBetweenExchanges cancels a call when no exchange is active: before it is sent, between two replicas, and
 // before the second replica has it.
 func TestCancelBetweenExchanges(t *testing.T) {

@@ -189,7 +189,8 @@ func (r *run) handleNotification(method string, params []byte) {
 		}
 		return
 	}
-	if method == "notifications/progress" && r.f.progress.deliver(params) {
+	if method == "notifications/progress" {
+		r.f.progress.deliver(params)
 		return
 	}
 	if method == "notifications/message" {

@@ -62,15 +62,15 @@ func tokenOf(params []byte) (at jsonrpc.Span, ok bool) {
 	return at, ok && strings.ContainsRune(`"-0123456789`, rune(params[at.From]))
 }
 
-// deliver forwards a notifications/progress, and reports whether its token was registered.
-func (p *progress) deliver(params []byte) bool {
+// deliver forwards a notifications/progress to the caller that requested it. After the end of the call there is none.
+func (p *progress) deliver(params []byte) {
 	at, ok := jsonrpc.Member(params, "progressToken")
 	if !ok {
-		return false
+		return
 	}
 	n, err := strconv.ParseUint(string(bytes.Trim(at.In(params), `"`)), 10, 64)
 	if err != nil {
-		return false
+		return
 	}
 	p.mu.Lock()
 	w, ok := p.requests[n]
@@ -78,5 +78,4 @@ func (p *progress) deliver(params []byte) bool {
 	if ok {
 		w.to.Progress(jsonrpc.AppendRequest(nil, nil, "notifications/progress", jsonrpc.Splice(params, at, w.token)))
 	}
-	return ok
 }

@@ -92,6 +92,13 @@ func (p *Plan) readMembers() error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", p.manifest.path, err)
 	}
+	if lookup(tree, []string{"mcpServers"}) == nil {
+		for _, key := range []string{"servers", "mcp_servers"} {
+			if lookup(tree, []string{key}) != nil {
+				return fmt.Errorf("%s has its servers under %q, and they would be ignored next to others: rename that key to mcpServers", p.manifest.path, key)
+			}
+		}
+	}
 	for name, v := range lookup(tree, []string{"mcpServers"}) {
 		raw, err := json.Marshal(v)
 		if err != nil {

@@ -118,7 +118,7 @@ func Check(local bridge.Local, settings config.Config, report discovery.Report, 
 func (d *Doctor) checkCommand(p Part) {
 	t := p.Preflight.Transport
 	_, own := t.Env["PATH"]
-	if p.Own.Transport.Type != manifest.Stdio || p.Err != nil || own || strings.ContainsAny(t.Command, `/\`) || slices.Contains(p.Own.Requires.Bins, t.Command) {
+	if p.Own.Transport.Type != manifest.Stdio || p.Err != nil || own || t.Command == "" || p.Missing.Refused() || strings.ContainsAny(t.Command, `/\`) || slices.Contains(p.Own.Requires.Bins, t.Command) {
 		return
 	}
 	if _, err := exec.LookPath(t.Command); err != nil {

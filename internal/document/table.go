@@ -45,6 +45,13 @@ func (t *Table) Raw(key string) any { return t.m[key] }
 // Has reports whether key is set, to any value.
 func (t *Table) Has(key string) bool { return t.m[key] != nil }
 
+// Drop removes keys, as if the document did not have them.
+func (t *Table) Drop(keys ...string) {
+	for _, key := range keys {
+		delete(t.m, key)
+	}
+}
+
 // Get returns the value of key.
 func (t *Table) Get(key string) (any, bool) {
 	t.known = append(t.known, key)

@@ -79,7 +79,7 @@ func wrongURL(s string, query bool) string {
 	if err != nil || u.Hostname() == "" {
 		return "is not a URL"
 	}
-	if port := u.Port(); port != "" {
+	if port := u.Port(); port != "" || strings.HasSuffix(u.Host, ":") {
 		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
 			return "has an invalid port (1 to 65535)"
 		}

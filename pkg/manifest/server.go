@@ -62,6 +62,13 @@ func (t serverTable) serverKind() ServerType {
 
 // guessKind derives a server's transport from its other keys.
 func (t serverTable) guessKind() ServerType {
+	if t.Loose { // some programs write keys without a value
+		for key, other := range map[string]string{"command": "url", "url": "command"} {
+			if s, ok := t.Raw(key).(string); ok && s == "" && t.Has(other) && t.Raw(other) != "" {
+				t.Drop(key)
+			}
+		}
+	}
 	switch {
 	case t.Broken():
 		// reported

@@ -3,6 +3,8 @@ package manifest
 import (
 	"fmt"
 	"maps"
+	"net"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -112,9 +114,14 @@ func (t serversTable) members() map[string]MCPServer {
 			t.Info(sub.Path, "is disabled")
 			continue
 		}
-		server := sub.server(sub.sidecarKind()).only()
+		kind := sub.sidecarKind()
+		sub.dropOther(kind)
+		if sub.Has("envFile") {
+			t.Warn(sub.Key("envFile"), "is not read; write its variables into env")
+		}
+		server := sub.server(kind).withHome()
 		switch {
-		case server.isMesh():
+		case server.isMesh(written):
 			t.Info(sub.Path, "is left out: extctl mcp offers the tools of a mesh, which would be offered once more")
 		case t.Faults == before:
 			out[names[written]] = server
@@ -151,10 +158,18 @@ func LeftOut(d Diagnostic) (member string, ok bool) {
 	return memberName(name), true
 }
 
-// isMesh reports whether the server is extctl mcp, as `extctl mcp install` writes it.
-func (s MCPServer) isMesh() bool {
+// isMesh reports whether a server is extctl mcp, as `extctl mcp install` writes it, for stdin and stdout or HTTP.
+func (s MCPServer) isMesh(name string) bool {
 	base := s.Command[strings.LastIndexAny(s.Command, `/\`)+1:]
-	return strings.TrimSuffix(base, ".exe") == "extctl" && slices.Contains(s.Args, "mcp")
+	if strings.TrimSuffix(base, ".exe") == "extctl" {
+		return slices.Contains(s.Args, "mcp")
+	}
+	u, err := url.Parse(s.URL)
+	if err != nil || name != "mesh" || u.Path != "/mcp" && !strings.HasPrefix(u.Path, "/mcp/") {
+		return false
+	}
+	ip := net.ParseIP(u.Hostname())
+	return u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // memberNames returns the member's name for the name of each server. Illegal names are converted to legal ones that no
@@ -215,13 +230,18 @@ func (t serverTable) sidecarKind() ServerType {
 	return ""
 }
 
-// only removes the fields of the other transport, which other clients ignore too, and replaces "~/".
-func (s MCPServer) only() MCPServer {
-	if s.Type == ServerStreamableHTTP {
-		s.Command, s.Args, s.Env, s.Cwd, s.HandshakeTimeout = "", nil, nil, "", 0
-		return s
+// dropOther removes the fields of the other transport, which other clients ignore, too.
+func (t serverTable) dropOther(kind ServerType) {
+	switch kind {
+	case ServerStreamableHTTP:
+		t.Drop("command", "args", "env", "cwd", "handshake_timeout")
+	case ServerStdio:
+		t.Drop("url", "headers")
 	}
-	s.URL, s.Headers = "", nil
+}
+
+// withHome replaces "~/".
+func (s MCPServer) withHome() MCPServer {
 	s.Command, s.Cwd = home(s.Command), home(s.Cwd)
 	for i, a := range s.Args {
 		s.Args[i] = home(a)
