@@ -1,11 +1,14 @@
 package door
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/extmesh/extmesh/internal/mcp"
 	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -120,6 +123,33 @@ func TestListenToResources(t *testing.T) {
 	p.want(`{"jsonrpc":"2.0","id":1,"method":"ping"}`, `{"jsonrpc":"2.0","id":1,"result":{}}`)
 }
 
+// TestUpdateBeforeAcknowledgement: an update that comes before the acknowledgement of its subscription is sent after it.
+func TestUpdateBeforeAcknowledgement(t *testing.T) {
+	b, _ := updatesBed(t)
+	d := b.listed(Options{})
+	base := d.mesh.Load()
+	var receive func([]byte)
+	d.Attach(base.catalog, base.client, func(_ string, r func([]byte)) (func(), error) { receive = r; return func() {}, nil })
+	sent := make(chan string, 2)
+	q := &request{id: []byte("7"), method: mcp.MethodListen, raw: []byte(`{` + modernMeta + `,"notifications":{"resourceSubscriptions":["file:///a/b"]}}`)}
+	q.notify = func(message []byte) {
+		if strings.Contains(string(message), mcp.NotifyAcknowledged) {
+			go receive([]byte(updatedA))        // ends when the update is sent
+			<-time.After(20 * time.Millisecond) // time in which it must not be sent
+		}
+		sent <- string(message)
+	}
+	if err := q.parse(); err != nil {
+		t.Fatal(err)
+	}
+	run(t, func(ctx context.Context) { d.newClient(d.view, "").answer(ctx, q) })
+	for _, want := range []string{mcp.NotifyAcknowledged, mcp.NotifyUpdated} {
+		if got := <-sent; !strings.Contains(got, want) {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
 // TestFollowLimits checks the bounds, and that nothing is left when a client ends.
 func TestFollowLimits(t *testing.T) {
 	d, err := New(Options{})
@@ -222,23 +252,6 @@ func TestRenewal(t *testing.T) {
 	f.keep()
 	f.end()
 	natstest.Eventually(t, "it has ended", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.stop == nil })
-}
-
-// TestGate: what a gate has kept follows in order when it is opened, and no more than its limit.
-func TestGate(t *testing.T) {
-	var got []string
-	g := &gate{to: func(message []byte) { got = append(got, string(message)) }}
-	for n := range maxKept + 5 {
-		g.send(fmt.Append(nil, n))
-	}
-	if len(got) > 0 {
-		t.Fatalf("%q passed a gate that is closed", got)
-	}
-	g.open()
-	g.send([]byte("last"))
-	if len(got) != maxKept+1 || got[0] != "0" || got[maxKept-1] != fmt.Sprint(maxKept-1) || got[maxKept] != "last" {
-		t.Errorf("%d messages: %.100q", len(got), got)
-	}
 }
 
 // TestUpdatesOfContext: a client with NATS credentials of its own gets the updates of an extension when it has subscribed there

@@ -35,8 +35,16 @@ func (c *client) listen(q *request) ([]byte, *rpc.Error) {
 			agreed, wanted = append(agreed, `"`+n.member+`":true`), append(wanted, n)
 		}
 	}
-	out := &gate{to: q.notify} // nothing precedes the acknowledgement, and nothing that happens after it is missed
-	f := &follower{client: c, meta: "{" + strings.TrimPrefix(meta, `"_meta":{`), send: out.send}
+	// Nothing precedes the acknowledgement, and nothing that happens after it is missed: notifications wait until it is sent.
+	// Those that wait hold no lock that follow or listen needs.
+	var acknowledging sync.Mutex
+	acknowledging.Lock()
+	send := func(message []byte) {
+		acknowledging.Lock()
+		defer acknowledging.Unlock()
+		q.notify(message)
+	}
+	f := &follower{client: c, meta: "{" + strings.TrimPrefix(meta, `"_meta":{`), send: send}
 	defer f.end()
 	var uris []string
 	if json.Unmarshal(p.Notifications["resourceSubscriptions"], &uris) == nil && len(uris) > 0 {
@@ -48,10 +56,10 @@ func (c *client) listen(q *request) ([]byte, *rpc.Error) {
 		agreed = append(agreed, `"resourceSubscriptions":`+string(of))
 	}
 	for _, n := range wanted {
-		defer n.listen(c, mcp.EraModern, meta, out.send)()
+		defer n.listen(c, mcp.EraModern, meta, send)()
 	}
 	q.notify([]byte(`{"jsonrpc":"2.0","method":"` + mcp.NotifyAcknowledged + `","params":{` + meta + `,"notifications":{` + strings.Join(agreed, ",") + `}}}`))
-	out.open()
+	acknowledging.Unlock()
 	switch {
 	case len(f.all()) > 0:
 		f.renew(q.running.ctx, true)
@@ -62,38 +70,6 @@ func (c *client) listen(q *request) ([]byte, *rpc.Error) {
 		return nil, errNoAnswer
 	}
 	return []byte(`{"resultType":"complete",` + meta + `}`), nil
-}
-
-// gate keeps messages until it is opened.
-type gate struct {
-	to func(message []byte)
-
-	mu     sync.Mutex
-	opened bool
-	kept   [][]byte
-}
-
-// maxKept limits the messages of a gate: it is closed for at most some seconds.
-const maxKept = 1000
-
-func (g *gate) send(message []byte) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	switch {
-	case g.opened:
-		g.to(message)
-	case len(g.kept) < maxKept:
-		g.kept = append(g.kept, message)
-	}
-}
-
-func (g *gate) open() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, message := range g.kept {
-		g.to(message)
-	}
-	g.opened, g.kept = true, nil
 }
 
 func (c *client) addListen(n int) bool {
