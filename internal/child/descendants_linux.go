@@ -21,7 +21,7 @@ type descendants struct {
 }
 
 func newDescendants(p *os.Process, marker string, s *sysAttr) *descendants {
-	known.add(p.Pid)
+	known.Store(p.Pid, nil)
 	leader, _ := readStat(p.Pid) // exists, since it is not reaped yet; a start time of 0 excludes no process
 	return &descendants{leader: p.Pid, marker: marker, cgroup: s.cgroup, started: leader.started}
 }
@@ -62,7 +62,8 @@ func (d *descendants) find(signals ...unix.Signal) (found, unclear bool) {
 		candidates = ownChildren // orphaned descendants are now children of this process; the others have a parent that is one
 	}
 	for _, pid := range append(candidates(), d.cgroup.pids()...) {
-		if _, held := d.outside[pid]; held || pid == d.leader || known.has(pid) {
+		_, held := d.outside[pid]
+		if _, waits := known.Load(pid); waits || held || pid == d.leader {
 			continue
 		}
 		switch d.classify(pid) {
@@ -130,7 +131,7 @@ const unclassifiedWait = 4 * time.Second
 func (d *descendants) gone() bool {
 	alive := false
 	if !d.empty { // otherwise the number may be another process's by now
-		known.remove(d.leader)
+		known.Delete(d.leader)
 		reap(unix.P_PGID, d.leader)
 		d.empty = unix.Kill(-d.leader, 0) == unix.ESRCH
 		alive = !d.empty && groupAlive(d.leader)
@@ -173,7 +174,7 @@ func (d *descendants) gone() bool {
 }
 
 func (d *descendants) close() {
-	known.remove(d.leader)
+	known.Delete(d.leader)
 	for _, p := range d.outside {
 		p.close()
 	}

@@ -91,7 +91,7 @@ func (g *guard) start() (ready *os.File, err error) {
 		ready.Close()
 		return nil, err
 	}
-	known.add(proc.Pid)
+	known.Store(proc.Pid, nil)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.proc = proc
@@ -122,13 +122,13 @@ func (g *guard) await(ready *os.File) error {
 	select {
 	case <-g.quit: // it was dismissed before it was ready
 		proc.Wait()
-		known.remove(proc.Pid)
+		known.Delete(proc.Pid)
 		return nil
 	default:
 	}
 	proc.Kill()
 	state, err := proc.Wait()
-	known.remove(proc.Pid)
+	known.Delete(proc.Pid)
 	if ended && err == nil && state.ExitCode() == -1 {
 		return errGuardKilled
 	}
@@ -181,7 +181,7 @@ func (g *guard) reap() {
 	proc := g.proc
 	g.mu.Unlock()
 	proc.Wait()
-	known.remove(proc.Pid)
+	known.Delete(proc.Pid)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.pipe != nil {

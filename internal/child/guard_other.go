@@ -22,13 +22,5 @@ func guardAttr() (*syscall.SysProcAttr, error) { return nil, errUnsupported }
 
 func runGuard(string) {}
 
-// noSet replaces Linux's set of processes that this program waits for.
-type noSet struct{}
-
-var known noSet
-
-func (noSet) add(int)    {}
-func (noSet) remove(int) {}
-
 // Survivors works on Linux only.
 func Survivors() []int { return nil }

@@ -30,33 +30,6 @@ func Subreaper() error {
 // adopting reports whether orphans become children of this process. A container's first process is always their parent.
 func adopting() bool { return subreaper.Load() || os.Getpid() == 1 }
 
-// pidSet contains the processes that this program waits for.
-type pidSet struct {
-	mu   sync.Mutex
-	pids map[int]struct{}
-}
-
-var known = pidSet{pids: make(map[int]struct{})}
-
-func (s *pidSet) add(pid int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.pids[pid] = struct{}{}
-}
-
-func (s *pidSet) remove(pid int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.pids, pid)
-}
-
-func (s *pidSet) has(pid int) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, ok := s.pids[pid]
-	return ok
-}
-
 // reaper is the goroutine that reaps orphans, shared by all Runs in progress.
 var reaper struct {
 	mu    sync.Mutex
@@ -135,7 +108,7 @@ func reapOld(since map[int]time.Time, now time.Time) map[int]time.Time {
 	ours, _ := unix.Getsid(0)
 	next := make(map[int]time.Time)
 	for _, pid := range ownChildren() {
-		if known.has(pid) {
+		if _, waits := known.Load(pid); waits {
 			continue
 		}
 		st, ok := readStat(pid)

@@ -77,6 +77,9 @@ var running atomic.Int64
 
 const maxWide = 64
 
+// known has the ids of the processes that this program waits for.
+var known sync.Map
+
 // pipes are the three pipes of a process.
 type pipes struct {
 	child, ours [3]*os.File
