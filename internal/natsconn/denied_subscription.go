@@ -19,6 +19,29 @@ func DeniedSubscription(err error) (subject string, ok bool) {
 	return deniedSubject(deniedSubscription, err)
 }
 
+// OnDenied registers f until remove. It is called with each subject to which NATS denies a subscription, by the goroutine that
+// runs the connection's callbacks, and may still be running when remove returns.
+func (t *Traffic) OnDenied(f func(subject string)) (remove func()) {
+	if t == nil {
+		return func() {}
+	}
+	t.onDenied.Store(&f, nil)
+	return func() { t.onDenied.Delete(&f) }
+}
+
+// handleDenial passes on that NATS has denied a message or a subscription, if err reports that.
+func (t *Traffic) handleDenial(err error) {
+	if subject, ok := deniedSubject(deniedPublish, err); ok {
+		t.denials.add(subject, time.Now())
+	}
+	if subject, ok := DeniedSubscription(err); ok {
+		t.onDenied.Range(func(f, _ any) bool {
+			(*f.(*func(string)))(subject)
+			return true
+		})
+	}
+}
+
 func deniedSubject(text *regexp.Regexp, err error) (subject string, ok bool) {
 	if !errors.Is(err, nats.ErrPermissionViolation) {
 		return "", false

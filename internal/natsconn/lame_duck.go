@@ -27,6 +27,7 @@ type Traffic struct {
 	requests atomic.Int64                  // in flight
 	gate     atomic.Pointer[chan struct{}] // new requests wait until it is closed; nil: the connection does not move
 	services sync.Map                      // *func(time.Time) func(): arguments of OnMove
+	onDenied sync.Map                      // *func(string): arguments of OnDenied
 	moving   sync.Mutex                    // held during a move
 	wait     time.Duration                 // 0: defaultWait; moving guards it
 	dialing  atomic.Bool

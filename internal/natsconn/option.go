@@ -33,9 +33,7 @@ func Option() nats.Option {
 		}
 		onError := o.AsyncErrorCB
 		o.AsyncErrorCB = func(nc *nats.Conn, s *nats.Subscription, err error) {
-			if subject, ok := deniedSubject(deniedPublish, err); ok {
-				d.traffic.denials.add(subject, time.Now())
-			}
+			d.traffic.handleDenial(err)
 			switch { // without a handler, nats.go would print the error, too
 			case onError != nil:
 				onError(nc, s, err)

@@ -21,25 +21,22 @@ const (
 	maxDeniedPause = time.Minute
 )
 
-func (n *Publisher) denied(subject string) {
-	n.streams.mu.Lock()
-	defer n.streams.mu.Unlock()
-	for s := range n.streams.services {
-		a := s.inst.Announced()
-		sp := wire.Prefix(a.SubjectPrefix)
-		isAcks := subject == sp.Ack(a.ID, "*")
-		if isAcks || subject == sp.Cancel(a.ID) {
-			s.subscriptions.denied.Store(true)
-		}
-		reason := fmt.Sprintf("NATS does not permit the subscription to %s; check the permissions of its user", subject)
-		switch {
-		case subject == sp.RPC(a.ID), subject == sp.InstanceRPC(a.ID, a.Instance): // calls work without cancellations
-			s.reportDenial(reason)
-		case isAcks:
-			select {
-			case s.ackDenials <- reason:
-			default: // one is enough
-			}
+// handleDenial handles that NATS has denied a subscription of the connection, which may be that of another service.
+func handleDenial(s *service, subject string) {
+	a := s.inst.Announced()
+	sp := wire.Prefix(a.SubjectPrefix)
+	isAcks := subject == sp.Ack(a.ID, "*")
+	if isAcks || subject == sp.Cancel(a.ID) {
+		s.subscriptions.denied.Store(true)
+	}
+	reason := fmt.Sprintf("NATS does not permit the subscription to %s; check the permissions of its user", subject)
+	switch {
+	case subject == sp.RPC(a.ID), subject == sp.InstanceRPC(a.ID, a.Instance): // calls work without cancellations
+		s.reportDenial(reason)
+	case isAcks:
+		select {
+		case s.ackDenials <- reason:
+		default: // one is enough
 		}
 	}
 }

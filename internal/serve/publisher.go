@@ -69,7 +69,6 @@ func (n *Publisher) Run(ctx context.Context) error {
 	defer stop()
 	wg.Go(func() { n.discovery.run(running) }) // owned by Run; ends with it
 	defer natsconn.TrafficOf(n.nc).OnMove(n.pauseServices)()
-	defer n.listenForDenials()()
 	if err := n.read(ctx); ctx.Err() == nil {
 		return err
 	}

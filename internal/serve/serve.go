@@ -12,6 +12,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/instance"
 	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/natsconn"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -83,8 +84,8 @@ type subscriptions struct {
 // is dropped.
 //
 // If NATS does not permit a subscription, the instance is failed instead of ready, with the subject in the reason, until it
-// is permitted after a reconnect or by a try within a minute. It is also failed if it cannot subscribe again after a move to
-// another server.
+// is permitted after a reconnect or by a try within a minute. This needs a connection of package natsconn that still
+// has its error handler. The instance is also failed if it cannot subscribe again after a move to another server.
 //
 // Handlers run concurrently, each on its own goroutine unless h is a jsonrpc.AsyncHandler; their contexts end with the time
 // of the call. A panic is answered with CodeInternal.
@@ -105,8 +106,8 @@ func (inst *Instance) begin(ctx context.Context, h rpc.Handler, opt Options) (*s
 	s.ctx, s.giveUp = context.WithCancel(context.WithoutCancel(ctx))
 	s.async, _ = h.(jsonrpc.AsyncHandler)
 	s.gathers, _ = h.(jsonrpc.Flusher)
-	s.unlisten = n.listenForDenials()
-	n.streams.addService(s) // before it subscribes, so that a denial finds it
+	n.streams.addService(s)
+	s.unlisten = natsconn.TrafficOf(n.nc).OnDenied(func(subject string) { handleDenial(s, subject) }) // before it subscribes
 	inst.Apply(instance.Event{Kind: instance.Serve})
 	sp := wire.Prefix(a.SubjectPrefix)
 	s.ackPrefix = sp.Ack(a.ID, "")

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/natsconn"
 	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/serve"
 	"github.com/extmesh/extmesh/internal/wire"
@@ -28,7 +29,8 @@ func TestDeniedSubscription(t *testing.T) {
 	var mu sync.Mutex
 	var told []error
 	nc, err := nats.Connect(s.ClientURL(), nats.Timeout(time.Minute), nats.UserInfo("u", "p"), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { mu.Lock(); told = append(told, err); mu.Unlock() }))
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { mu.Lock(); told = append(told, err); mu.Unlock() }),
+		natsconn.Option())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +97,7 @@ func TestDeniedSubscription(t *testing.T) {
 }
 
 // TestDeniedWithOthers serves twice on one connection. The one that stays handles its denials when the other has ended, in
-// either order, and the connection's own handler is restored when both have ended.
+// either order, and the connection's own handler is called once for an error.
 func TestDeniedWithOthers(t *testing.T) {
 	for _, stays := range []string{"a", "b"} {
 		t.Run(stays, func(t *testing.T) {
@@ -105,7 +107,7 @@ func TestDeniedWithOthers(t *testing.T) {
 				if errors.Is(err, nats.ErrSlowConsumer) { // not the denials
 					told <- err
 				}
-			}))
+			}), natsconn.Option())
 			if err != nil {
 				t.Fatal(err)
 			}
