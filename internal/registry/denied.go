@@ -14,7 +14,7 @@ import (
 
 // deniedPause is the wait before a request that NATS denied is repeated. Each attempt adds a line to this program's
 // log and to the server's, and permissions are changed by people.
-const deniedPause = time.Minute
+const deniedPause = 10 * time.Second
 
 // errDenied means that the NATS user lacks a permission that the catalog needs.
 var errDenied = errors.New("denied by NATS; see the permissions of a registry in docs/operations.md")
@@ -38,24 +38,11 @@ func (b *bucket) explain(before, err error) error {
 	return err
 }
 
-// pauseAfter waits after err: for the usual time, or for deniedPause after a denied request unless the client
-// reconnects (perhaps with other permissions). It returns false when ctx is done.
-func (e *elector) pauseAfter(ctx context.Context, err error, usual time.Duration) bool {
-	if !errors.Is(err, errDenied) {
-		return pause.For(ctx, usual)
+// pauseAfter waits after err: for the usual time, or for deniedPause after a denied request. It returns false when ctx is
+// done.
+func pauseAfter(ctx context.Context, err error, usual time.Duration) bool {
+	if errors.Is(err, errDenied) {
+		usual = deniedPause
 	}
-	return e.pauseUnlessReconnected(ctx, deniedPause)
-}
-
-// pauseUnlessReconnected waits for d, or until the client reconnects. It returns false when ctx is done.
-func (e *elector) pauseUnlessReconnected(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-e.reconnected:
-	case <-t.C:
-	case <-ctx.Done():
-		return false
-	}
-	return true
+	return pause.For(ctx, usual)
 }

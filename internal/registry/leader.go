@@ -112,11 +112,11 @@ func (l *loop) scanned(s *snapshot, err error) {
 	l.scans.running, l.scans.again, l.scans.denied = false, false, ""
 	l.traffic.Scans++
 	switch {
-	case errors.Is(err, errDenied):
-		again, pause, l.scans.denied = true, deniedPause, err.Error()
-		l.log.Warn("cannot read the catalog", "error", err, "again_in", pause)
 	case err != nil:
 		again, pause = true, flushInterval
+		if errors.Is(err, errDenied) {
+			pause, l.scans.denied = deniedPause, err.Error()
+		}
 		level := slog.LevelDebug
 		if l.scans.failed(time.Now()) {
 			level = slog.LevelWarn

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/extmesh/extmesh/internal/catalog"
+	"github.com/extmesh/extmesh/internal/pause"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/internal/words"
 )
@@ -31,27 +32,26 @@ type holder struct {
 // own revision could not, since each renewal changes it. Epochs increase whatever the lease contains, because a
 // revision is a sequence number of the stream.
 type elector struct {
-	bucket      *bucket
-	me          holder
-	replicas    int
-	setTTL      time.Duration // below a second: the default for the server
-	ttl         time.Duration // of the present round
-	log         *slog.Logger
-	leaseFree   <-chan struct{} // the lease was released or has expired, or the bucket was deleted
-	stepDown    <-chan struct{} // the loop found that this replica is fenced
-	tookOver    <-chan struct{} // the loop has read the catalog and writes it
-	reconnected <-chan struct{} // the client has reconnected
-	report      func(func(*loop))
-	existed     bool       // the bucket was there
-	missing     time.Time  // since when the bucket is not there; zero: it is
-	failing     time.Time  // since when the lease cannot be acquired; zero: it can be
-	reported    bool       // the loop was notified why
-	otherLease  leaseWatch // the lease of another holder
+	bucket     *bucket
+	me         holder
+	replicas   int
+	setTTL     time.Duration // below a second: the default for the server
+	ttl        time.Duration // of the present round
+	log        *slog.Logger
+	leaseFree  <-chan struct{} // the lease was released or has expired, or the bucket was deleted
+	stepDown   <-chan struct{} // the loop found that this replica is fenced
+	tookOver   <-chan struct{} // the loop has read the catalog and writes it
+	report     func(func(*loop))
+	existed    bool       // the bucket was there
+	missing    time.Time  // since when the bucket is not there; zero: it is
+	failing    time.Time  // since when the lease cannot be acquired; zero: it can be
+	reported   bool       // the loop was notified why
+	otherLease leaseWatch // the lease of another holder
 }
 
 func newElector(l *loop) *elector {
 	return &elector{bucket: l.bucket, me: holder{Name: l.cfg.Name, Instance: l.instance}, replicas: l.cfg.Replicas,
-		setTTL: l.cfg.LeaseTTL, log: l.log, leaseFree: l.election.leaseFree, stepDown: l.election.stepDown, tookOver: l.election.tookOver, reconnected: l.election.reconnected, report: l.report}
+		setTTL: l.cfg.LeaseTTL, log: l.log, leaseFree: l.election.leaseFree, stepDown: l.election.stepDown, tookOver: l.election.tookOver, report: l.report}
 }
 
 // leaseWatch is the last revision seen of another holder's lease, and since when it has been unchanged, by the local
@@ -116,7 +116,7 @@ func (e *elector) run(ctx context.Context) {
 		switch {
 		case err != nil && ctx.Err() == nil:
 			e.acquireFailed(err)
-			e.pauseAfter(ctx, err, 100*time.Millisecond)
+			pauseAfter(ctx, err, 100*time.Millisecond)
 			continue
 		case e.reported:
 			e.report(func(l *loop) { l.election.trouble = "" })
@@ -167,22 +167,20 @@ func (e *elector) awaitBucket(ctx context.Context) time.Time {
 			e.report(func(l *loop) { l.election.trouble = err.Error() })
 			logged = true
 		}
-		if !e.pauseAfter(ctx, err, pause) {
+		if !pauseAfter(ctx, err, pause) {
 			return time.Time{}
 		}
 		pause = min(2*pause, time.Second)
 	}
 }
 
-// acquireFailed logs why the lease could not be acquired. A denied permission, and an error that lasts, need an operator, so
-// status shows them as JetStream trouble.
+// acquireFailed logs why the lease could not be acquired. An error that lasts needs an operator, so status shows it as
+// JetStream trouble.
 func (e *elector) acquireFailed(err error) {
 	if e.failing.IsZero() {
 		e.failing = time.Now()
 	}
-	switch denied := errors.Is(err, errDenied); {
-	case denied:
-		e.log.Warn("cannot acquire the lease", "error", err, "again_in", deniedPause)
+	switch {
 	case time.Since(e.failing) < acquireGrace:
 		e.log.Debug("cannot acquire the lease", "error", err)
 		return
@@ -271,7 +269,7 @@ func (e *elector) lead(ctx context.Context, seq uint64, start time.Time, created
 	if err = e.bucket.explain(before, err); err != nil {
 		e.log.Warn("won the lease but could not claim the epoch", "error", err)
 		e.release(ctx, seq)
-		e.pauseAfter(ctx, err, 100*time.Millisecond)
+		pauseAfter(ctx, err, 100*time.Millisecond)
 		return
 	}
 	drain(e.stepDown) // from an earlier term
@@ -299,8 +297,7 @@ func (e *elector) lead(ctx context.Context, seq uint64, start time.Time, created
 			e.log.Warn("gave up the lease, because the catalog could not be read or followed; another registry may be able to", "within", takeOverLimit)
 			e.report(func(l *loop) { l.deposed(epoch) })
 			e.release(ctx, seq)
-			drain(e.reconnected) // in the meantime
-			e.pauseUnlessReconnected(ctx, 3*e.ttl)
+			pause.For(ctx, 3*e.ttl)
 			return
 		case <-tick.C:
 		}

@@ -39,13 +39,12 @@ type loop struct {
 
 // election is this replica's part in leader elections.
 type election struct {
-	epoch       uint64        // revision of the epoch key while this replica holds the lease, else 0
-	ready       bool          // the view contains the epoch, so all writes of earlier leaders
-	trouble     string        // with JetStream; "" if there is none
-	leaseFree   chan struct{} // to the elector: check the lease now
-	stepDown    chan struct{} // to the elector: this replica is fenced
-	tookOver    chan struct{} // to the elector: this replica leads
-	reconnected chan struct{} // to the elector: the client has reconnected
+	epoch     uint64        // revision of the epoch key while this replica holds the lease, else 0
+	ready     bool          // the view contains the epoch, so all writes of earlier leaders
+	trouble   string        // with JetStream; "" if there is none
+	leaseFree chan struct{} // to the elector: check the lease now
+	stepDown  chan struct{} // to the elector: this replica is fenced
+	tookOver  chan struct{} // to the elector: this replica leads
 }
 
 // inbox is the size of the channel between the subscription and the loop, in addition to Config.maxQueued.
@@ -58,10 +57,9 @@ func newLoop(r *Registry) (*loop, error) {
 	}
 	l := &loop{
 		workers: newWorkers(r), log: r.cfg.Logger, in: make(chan *nats.Msg, inbox), more: make(chan struct{}, 1), selfCheck: newSelfCheck(r),
-		bucket: &bucket{nc: r.nc, js: js, prefix: r.cfg.Prefix},
-		pub:    newPublisher(),
-		election: election{leaseFree: make(chan struct{}, 1), stepDown: make(chan struct{}, 1), tookOver: make(chan struct{}, 1),
-			reconnected: make(chan struct{}, 1)},
+		bucket:   &bucket{nc: r.nc, js: js, prefix: r.cfg.Prefix},
+		pub:      newPublisher(),
+		election: election{leaseFree: make(chan struct{}, 1), stepDown: make(chan struct{}, 1), tookOver: make(chan struct{}, 1)},
 	}
 	l.scans = scans{workers: &l.workers, bucket: l.bucket, view: &l.view}
 	l.fleet = fleet.New(fleet.Config{Prefix: r.cfg.Prefix, Heartbeat: r.cfg.Heartbeat, Room: r.cfg.maxKept()}, &l.view)
@@ -172,11 +170,7 @@ func (l *loop) housekeep(now time.Time) {
 func (l *loop) connection(s nats.Status) {
 	l.listeningGap("connection " + strings.ToLower(s.String()))
 	if s == nats.CONNECTED {
-		if l.scans.running {
-			l.scans.now() // it may be permitted after a reconnect
-		}
 		l.scans.resync()
-		poke(l.election.reconnected)
 		l.fleet.RequestAll(true, time.Now())
 	}
 }

@@ -3,6 +3,8 @@ package registry
 import (
 	"context"
 	"time"
+
+	"github.com/extmesh/extmesh/internal/pause"
 )
 
 // scans reads the whole bucket into the view when events may have been missed.
@@ -13,7 +15,6 @@ type scans struct {
 	running   bool // a scan is running, or paused before it begins
 	again     bool
 	verifying bool      // the bucket is being compared with the view
-	now       func()    // ends the pause of the scan; set while running
 	denied    string    // why reading the bucket is denied; "" if it is not
 	failing   time.Time // since when scans fail, or have been reported to fail; zero: they do not
 }
@@ -42,18 +43,15 @@ func (s *scans) resync() {
 // start reads the whole bucket, one scan at a time.
 func (s *scans) start() { s.after(0) }
 
-// after reads the whole bucket after a pause, which now ends early.
-func (s *scans) after(pause time.Duration) {
+// after reads the whole bucket after a pause.
+func (s *scans) after(wait time.Duration) {
 	if s.running {
 		s.again = true
 		return
 	}
-	paused, now := context.WithTimeout(s.ctx, pause)
-	s.running, s.now = true, now
+	s.running = true
 	s.do(&s.unlimited, func(ctx context.Context) func(*loop) {
-		defer now()
-		<-paused.Done()
-		if ctx.Err() != nil {
+		if !pause.For(ctx, wait) {
 			return func(*loop) {}
 		}
 		before := s.nc.LastError()
