@@ -3,7 +3,7 @@ package manifest
 import (
 	"fmt"
 	"maps"
-	"net"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
@@ -168,8 +168,8 @@ func (s MCPServer) isMesh(name string) bool {
 	if err != nil || name != "mesh" || u.Path != "/mcp" && !strings.HasPrefix(u.Path, "/mcp/") {
 		return false
 	}
-	ip := net.ParseIP(u.Hostname())
-	return u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
+	ip, err := netip.ParseAddr(u.Hostname())
+	return u.Hostname() == "localhost" || err == nil && ip.IsLoopback()
 }
 
 // memberNames returns the member's name for the name of each server. Illegal names are converted to legal ones that no
