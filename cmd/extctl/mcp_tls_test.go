@@ -159,7 +159,11 @@ func TestUpMCP(t *testing.T) {
 	if text := answer("tools/call", `"name":"ext_echo_say","arguments":{"what":"hello"},`); !strings.Contains(text, "said") {
 		t.Errorf("tools/call: %s", text)
 	}
-	code, _, stderr := extctl(t.Context(), "nats://127.0.0.1:1", "up", t.TempDir(), "--mcp", "0.0.0.0:7331")
+	code, _, stderr := extctl(t.Context(), "nats://127.0.0.1:1", "up", t.TempDir(), "--mcp", "unix:"+filepath.Join(t.TempDir(), "s"), "--mcp-tokens", "no-such-file")
+	if code != 2 || !strings.Contains(stderr, "no-such-file") {
+		t.Errorf("tokens that are missing: exit code %d, %s", code, stderr)
+	}
+	code, _, stderr = extctl(t.Context(), "nats://127.0.0.1:1", "up", t.TempDir(), "--mcp", "0.0.0.0:7331")
 	if code != exitUsage || !strings.Contains(stderr, "want an address of this machine") {
 		t.Errorf("with an address for others: exit %d, %s", code, stderr)
 	}

@@ -178,7 +178,7 @@ func (a *app) completeBridges(cmd *cobra.Command, args []string, _ string) ([]co
 	a.complete(cmd, []string{wire.KindHost}, func(c *mesh.Catalog) {
 		for _, h := range c.Hosts() {
 			if !slices.Contains(args, h.Bridge) {
-				out = append(out, cobra.CompletionWithDesc(h.Bridge, h.Host))
+				out = append(out, cobra.CompletionWithDesc(h.Bridge, terminal.Short(h.Host, 60)))
 			}
 		}
 	})

@@ -50,6 +50,7 @@ type upOptions struct {
 	name         string
 	log          daemon.LogFlags
 	mcp          string // the address of the MCP server; "" is none
+	tokens       string // the file of its clients' tokens; "" is none
 	join         bool   // run a bridge on a mesh that exists
 	joinsUp      bool   // which is another extctl up
 	watch        bool   // restart an extension when its files change
@@ -88,7 +89,8 @@ another extctl up, otherwise the one that --server or --context names.`,
 	cmd.Flags().StringVar(&o.data, "data", "", "`DIR` for NATS's data (default: extmesh in the user's data directory)")
 	cmd.Flags().StringVar(&o.config, "config", "", "extensions.yaml `FILE`; DIRs on the command line replace its search_paths")
 	cmd.Flags().StringVar(&o.name, "name", "", "the bridge's `NAME` on the mesh (default the host's first label; with --join, followed by the name of the first DIR)")
-	cmd.Flags().StringVar(&o.mcp, "mcp", "", "also serve MCP clients over HTTP on `ADDR` of this machine, such as 127.0.0.1:7331")
+	cmd.Flags().StringVar(&o.mcp, "mcp", "", "also serve MCP clients over HTTP on `ADDR` of this machine, such as 127.0.0.1:7331, or unix:PATH, which only your user can open")
+	cmd.Flags().StringVar(&o.tokens, "mcp-tokens", "", "accept only MCP clients with a bearer token of `FILE`, so that other users of this machine cannot use the tools")
 	cmd.Flags().StringVar(&o.log.Level, "log-level", "warn", "`LEVEL` of the log: debug, info, warn or error")
 	cmd.Flags().StringVar(&o.log.Format, "log-format", "", "`FORMAT` of the log: text or json (default: lines for people on a terminal, otherwise text, and json with --json)")
 	return cmd
@@ -165,7 +167,7 @@ func planMesh(a *app, o upOptions) (*localMesh, error) {
 		return nil, err
 	}
 	m.bridge.Prefix = prefix
-	m.mcp, err = newUpMCP(a, o.mcp, logger)
+	m.mcp, err = newUpMCP(a, o.mcp, o.tokens, logger)
 	return m, err
 }
 

@@ -94,11 +94,11 @@ type upMCP struct {
 }
 
 // newUpMCP opens the listener, so that an address in use is reported before anything starts. Without an address there is no server.
-func newUpMCP(a *app, addr string, logger *slog.Logger) (*upMCP, error) {
+func newUpMCP(a *app, addr, tokens string, logger *slog.Logger) (*upMCP, error) {
 	if addr == "" {
 		return nil, nil
 	}
-	if _, local, err := localAddr(addr); err != nil || !local {
+	if _, local, err := localAddr(addr); !strings.HasPrefix(addr, "unix:") && (err != nil || !local) {
 		return nil, usage("--mcp %q: want an address of this machine, such as 127.0.0.1:7331; for others use extctl mcp --http with --tokens", addr)
 	}
 	d, err := door.New(door.Options{Logger: logger, Version: daemon.Version(), Wait: 2 * time.Second})
@@ -109,7 +109,7 @@ func newUpMCP(a *app, addr string, logger *slog.Logger) (*upMCP, error) {
 	if err != nil {
 		return nil, err
 	}
-	flags := httpFlags{addr: addr, drain: time.Second}
+	flags := httpFlags{addr: addr, tokens: tokens, drain: time.Second}
 	u := &upMCP{link: link}
 	u.listener, u.http, u.url, err = flags.listen(logger)
 	if f, ok := errors.AsType[*failure](err); ok {

@@ -40,7 +40,8 @@ func (s *instance) logLine(l Line) logLine {
 
 // droppedLines returns the number of dropped lines that package child reports with this line; 0 for other lines.
 func droppedLines(line string) (n int) {
-	if _, err := fmt.Sscanf(line, "[dropped %d lines of stderr: too many]", &n); err != nil {
+	const format = "[dropped %d lines of stderr: too many]"
+	if _, err := fmt.Sscanf(line, format, &n); err != nil || line != fmt.Sprintf(format, n) {
 		return 0
 	}
 	return n

@@ -128,6 +128,9 @@ func TestDroppedLines(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	lines, dropped := 0, 0
+	if n := droppedLines("[dropped 1 lines of stderr: too many] deleted /srv/data"); n != 0 {
+		t.Errorf("a line of the child counts as %d", n)
+	}
 	err := child.Run(t.Context(), child.Spec{
 		Command: "sh", Args: []string{"-c", "i=0; while [ $i -lt 3000 ]; do echo line $i >&2; i=$((i+1)); done"},
 		Env: []string{"PATH=/usr/bin:/bin"},

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/url"
 	"os"
+	"os/user"
 	"path/filepath"
 	"strings"
 )
@@ -98,11 +99,16 @@ func contextDir() string {
 	if dir := os.Getenv("XDG_CONFIG_HOME"); dir != "" {
 		return filepath.Join(dir, "nats")
 	}
-	home, err := os.UserHomeDir()
+	return filepath.Join(homeDir(), ".config", "nats")
+}
+
+// homeDir is the home directory as natscontext determines it, which may differ from $HOME.
+func homeDir() string {
+	u, err := user.Current()
 	if err != nil {
 		return ""
 	}
-	return filepath.Join(home, ".config", "nats")
+	return u.HomeDir
 }
 
 // contextFiles returns the file of a context, which may contain a password, and the credential files that it names.
@@ -116,9 +122,9 @@ func contextFiles(path string) []string {
 	if err != nil || json.Unmarshal(data, &c) != nil {
 		return files
 	}
-	for _, f := range []string{c.Creds, c.NKey, c.Key} {
-		if home, err := os.UserHomeDir(); err == nil && strings.HasPrefix(f, "~") {
-			f = home + strings.TrimPrefix(f, "~")
+	for _, f := range []string{os.ExpandEnv(c.Creds), c.NKey, c.Key} {
+		if rest, ok := strings.CutPrefix(f, "~"); ok {
+			f = homeDir() + rest
 		}
 		files = append(files, f)
 	}

@@ -121,12 +121,17 @@ func splitWords(text string) []string {
 	return out
 }
 
-// stem removes the commonest English endings, so that files finds file, and created create.
+// stem removes the commonest English endings, so that files finds file, created create, and repositories repository.
 func stem(word string) string {
 	for _, ending := range []string{"ing", "ed", "es", "s", "e"} {
-		if rest, ok := strings.CutSuffix(word, ending); ok && len(rest) >= 3 {
-			return rest
+		rest, ok := strings.CutSuffix(word, ending)
+		if ok && len(rest) >= 3 && (ending != "s" || !strings.HasSuffix(rest, "s") && !strings.HasSuffix(rest, "u")) { // process, status
+			word = rest
+			break
 		}
+	}
+	if rest, ok := strings.CutSuffix(word, "y"); ok && len(rest) >= 3 {
+		return rest + "i"
 	}
 	return word
 }
@@ -135,9 +140,10 @@ func stem(word string) string {
 // extension.
 func (v *view) search(query, extension string, limit int) (hits []*listedTool, total int) {
 	v.index.Do(func() { v.searchFor = buildIndex(v.tools) })
-	all := strings.TrimSpace(query) == ""
+	words := splitWords(query)
+	all := len(words) == 0
 	var best []scored // the best so far, the best first
-	for i, score := range v.searchFor.score(splitWords(query)) {
+	for i, score := range v.searchFor.score(words) {
 		if score == 0 && !all || extension != "" && !isOf(v.tools[i].key.ID, extension) {
 			continue
 		}

@@ -202,11 +202,11 @@ func (c *client) send(running *call, q *request, t *callee, do mesh.ToolCall) ([
 
 // failed is why a request has failed on the mesh, or the error with which it is answered.
 func (c *client) failed(q *request, t *callee, err error) (*failure, *rpc.Error) {
-	if e, ok := errors.AsType[*mesh.NotFoundError](err); ok {
-		return nil, tools{c}.unknownTool(q, t.name, e.Nearest)
+	if _, gone := errors.AsType[*mesh.NotFoundError](err); gone {
+		return nil, tools{c}.unknownTool(q, t.name)
 	}
 	if e, ok := errors.AsType[*mesh.AmbiguousError](err); ok {
-		return nil, ambiguousTool(t.name, e.Candidates)
+		return nil, ambiguousTool(t.name, tools{c}.permittedOf(c.door.mesh.Load().catalog, e.Candidates))
 	}
 	if e, ok := errors.AsType[*rpc.Error](err); ok && e.Details().Kind == "" {
 		return nil, ownError(e, t, q.era)
@@ -258,7 +258,7 @@ func (c tools) resolve(q *request, name string) (*callee, *rpc.Error) {
 		if c.permits(t, tool) {
 			return t, nil
 		}
-		return nil, c.unknownTool(q, name, nil)
+		return nil, c.unknownTool(q, name)
 	}
 	if e, ok := errors.AsType[*mesh.AmbiguousError](err); ok {
 		if permitted := c.permittedOf(b.catalog, e.Candidates); len(permitted) > 0 {
@@ -269,7 +269,7 @@ func (c tools) resolve(q *request, name string) (*callee, *rpc.Error) {
 	if ok && !c.door.isReady() && own != "" && wire.CheckID(id, true) == nil && !c.view.opt.isFiltered() {
 		return &callee{name: name, id: id, tool: name}, nil // without a catalog the mesh may still have it
 	}
-	return nil, c.unknownTool(q, name, nil)
+	return nil, c.unknownTool(q, name)
 }
 
 // isFiltered reports whether the view hides anything.
@@ -297,15 +297,13 @@ func (c tools) permittedOf(catalog *mesh.Catalog, names []string) (out []string)
 }
 
 // unknownTool is the error for a name that no tool of the view has. It suggests similar names.
-func (c tools) unknownTool(q *request, name string, near []string) *rpc.Error {
+func (c tools) unknownTool(q *request, name string) *rpc.Error {
 	v := c.view.now.Load()
-	if near == nil {
-		names := make([]string, len(v.tools))
-		for i, t := range v.tools {
-			names[i] = t.name
-		}
-		near = nearest.Words(name, names)
+	names := make([]string, len(v.tools))
+	for i, t := range v.tools {
+		names[i] = t.name
 	}
+	near := nearest.Words(name, names)
 	text := "There is no tool " + clip(name, 128) + " here."
 	if len(near) > 0 {
 		text += " Similar names: " + strings.Join(near, ", ") + "."

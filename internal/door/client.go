@@ -27,7 +27,7 @@ type client struct {
 	listens  int
 	legacy   bool         // it has listed something in the legacy era, or is initialized, and so gets that era's notifications
 	name     string       // from initialize, or of the modern era on a pipe
-	searched *bool        // whether it searches, once a session of the legacy era has decided that
+	searched bool         // a session of the legacy era has got the search tools
 	level    mcp.LogLevel // of the log messages that a session of the legacy era wants
 }
 
@@ -173,7 +173,7 @@ func (c *client) initialize(q *request) ([]byte, *rpc.Error) {
 	v := c.view.now.Load()
 	c.mu.Lock()
 	c.name = mcp.ClientName(p.ClientInfo)
-	c.searched, c.level = nil, 0
+	c.searched, c.level = false, 0
 	c.mu.Unlock()
 	out := append([]byte(`{"protocolVersion":"`), mcp.Negotiate(p.ProtocolVersion)...)
 	out = append(append(out, `",`...), capabilities...)
@@ -220,15 +220,13 @@ func (c *client) appendInstructions(dst []byte, v *view, era mcp.Era) []byte {
 	return append(append(dst, `,"instructions":`...), mcp.Quote(text)...)
 }
 
-// searches reports whether the client gets the search tools instead of a list of all tools. For a session of the legacy
-// era that does not change once it has listed or called tools: the model would lose the tools that it has seen.
+// searches reports whether the client gets the search tools instead of a list of all tools. A session of the legacy era keeps
+// them. One that has listed all tools gets them when the mesh has grown, which is announced: it may have been starting.
 func (c *client) searches(v *view, era mcp.Era) bool {
 	searches := wouldSearch(c, v, era)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if era == mcp.EraLegacy && c.searched == nil && len(v.tools) > 0 && c.door.isReady() {
-		c.searched = &searches
-	}
+	c.searched = c.searched || searches && era == mcp.EraLegacy && len(v.tools) > 0 && c.door.isReady()
 	return searches
 }
 
@@ -236,8 +234,8 @@ func (c *client) searches(v *view, era mcp.Era) bool {
 func wouldSearch(c *client, v *view, era mcp.Era) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if era == mcp.EraLegacy && c.searched != nil {
-		return *c.searched
+	if era == mcp.EraLegacy && c.searched {
+		return true
 	}
 	return c.view.opt.searchesFor(v, c.name)
 }

@@ -395,6 +395,9 @@ func (c asks) subscribe(q *request) ([]byte, *rpc.Error) {
 		return []byte("{}"), nil
 	}
 	c.door.await(q.running.ctx, c.door.listed)
+	if e := c.view.now.Load().lists[resources].byKey[uri]; e != nil && e.skill != nil {
+		return nil, mcp.NewError(rpc.CodeInvalidParams, "there are no updates of skills.", map[string]any{"uri": uri})
+	}
 	t, own, err := c.resource(q.era, uri)
 	if err != nil {
 		return nil, err

@@ -106,8 +106,7 @@ func sameEntries(kinds ...listKind) func(old, fresh *view) bool {
 	}
 }
 
-// concerns reports whether a client sees a change. A list of search tools does not change; whether a client of the legacy
-// era searches was decided when its session began.
+// concerns reports whether a client sees a change. A list of search tools does not change.
 func (n *notice) concerns(c *client, era mcp.Era, old, fresh *view) bool {
 	if n.method == mcp.NotifyToolsChanged {
 		searches := wouldSearch(c, fresh, era)

@@ -12,6 +12,7 @@ import (
 	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/mcp"
 	"github.com/extmesh/extmesh/internal/plainjson"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -33,8 +34,9 @@ const (
 	searchBytes   = 512 << 10 // ToolsAuto searches above it
 	defaultHits   = 10
 	maxHits       = 50
-	hitText       = 300  // bytes of a description
-	knownSearcher = 2000 // the number of tools up to which a client that searches by itself gets all of them
+	maxHitSchemas = 64 << 10 // bytes of all schemas in a result
+	hitText       = 300      // bytes of a description
+	knownSearcher = 2000     // the number of tools up to which a client that searches by itself gets all of them
 )
 
 // searches decides whether a view is offered as search tools. Some tools more or less do not change the decision.
@@ -150,7 +152,7 @@ func (c tools) searchTools(q *request, args []byte) ([]byte, *rpc.Error) {
 		p.Limit = defaultHits
 	}
 	v := c.view.now.Load()
-	if strings.TrimSpace(p.Query) == "" && p.Extension == "" {
+	if len(splitWords(p.Query)) == 0 && p.Extension == "" { // a wildcard, too
 		return c.overview(q, v), nil
 	}
 	hits, total := v.search(p.Query, p.Extension, p.Limit)
@@ -168,7 +170,7 @@ type foundTool struct {
 }
 
 func (c tools) searchResult(q *request, hits []*listedTool, total int) []byte {
-	found := make([]foundTool, 0, len(hits))
+	found, room := make([]foundTool, 0, len(hits)), maxHitSchemas
 	var text strings.Builder
 	fmt.Fprintf(&text, "%d of %d matching tools:\n", len(hits), total)
 	for _, t := range hits {
@@ -176,6 +178,10 @@ func (c tools) searchResult(q *request, hits []*listedTool, total int) []byte {
 			Name: t.name, Extension: t.key.ID, Description: clip(t.tool.Description, hitText),
 			CallWith: callWith(t.item), InputSchema: t.input, Available: c.isAvailable(t.key.ID),
 		}
+		if len(f.InputSchema) > room {
+			f.InputSchema = wire.EmptySchema // the text has the arguments
+		}
+		room -= len(f.InputSchema)
 		found = append(found, f)
 		fmt.Fprintf(&text, "\n%s (call it with %s)\n%s\narguments: %s\n", f.Name, f.CallWith, f.Description, argumentsText(t.input))
 		if !f.Available {

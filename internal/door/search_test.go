@@ -88,7 +88,9 @@ func TestSearchRanking(t *testing.T) {
 func TestSplitWords(t *testing.T) {
 	for text, want := range map[string]string{
 		"readTextFile": "read text fil", "list_open-issues.v2": "list open issu v2", "HTTPServer": "httpserver", "": "", "Größe 10kg": "größ 10kg",
-		strings.Repeat("x", 50) + " y": "y", "creating created creates": "creat creat creat",
+		"processes process statuses status addresses address": "process process status status address address",
+		"repositories repository queries query":               "repositori repositori queri queri",
+		strings.Repeat("x", 50) + " y":                        "y", "creating created creates": "creat creat creat",
 	} {
 		if got := strings.Join(splitWords(text), " "); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
@@ -130,6 +132,8 @@ func TestSearchMode(t *testing.T) {
 		{toolSearch, `{"query":"read"}`, `"input_schema":` + schema},
 		{toolSearch, `{"query":"rea"}`, `ext_files_read`},
 		{toolSearch, `{"query":"","extension":"files","limit":2}`, `2 of 3 matching tools`},
+		{toolSearch, `{"query":"*","extension":"files"}`, `3 of 3 matching tools`},
+		{toolSearch, `{"query":"*"}`, `4 tools of 2 extensions`},
 		{toolSearch, `{"query":"nothing"}`, `0 of 0 matching tools`},
 		{toolSearch, `{"query":7}`, `"isError":true`},
 		{toolSearch, `{"query":"x","limit":100}`, `"isError":true`},
@@ -210,8 +214,23 @@ func TestSearchDecidedOnce(t *testing.T) {
 	}
 }
 
-// TestSearchOfGrowingMesh: a session that begins while the mesh is empty decides whether it searches when it lists the tools, and
-// not when the first few of them appear.
+// TestSearchSize: a result has schemas up to a limit of their size together, and the arguments of the others as text.
+func TestSearchSize(t *testing.T) {
+	b := newBed(t)
+	schema := `{"type":"object","properties":{"path":{"type":"string","description":"` + strings.Repeat("x", 20<<10) + `"}}}`
+	var tools []mesh.Tool
+	for i := range 10 {
+		tools = append(tools, tool("x", fmt.Sprintf("t%d", i), "inputSchema", schema))
+	}
+	b.ready("x", "mcp", tools...)
+	got := b.door(Options{View: ViewOptions{Tools: ToolsSearch}}).pipe(t).ask(callMessage("1", toolSearch, `,"arguments":{"query":"","extension":"x"}`))
+	if len(got) > maxHitSchemas+32<<10 || strings.Count(got, `"input_schema":{"type":"object","properties"`) != 3 || strings.Count(got, "arguments: path: string") != 10 {
+		t.Errorf("%d bytes: %.3000s", len(got), got)
+	}
+}
+
+// TestSearchOfGrowingMesh: a session that begins while the mesh starts gets the search tools when there are many tools, and keeps
+// them.
 func TestSearchOfGrowingMesh(t *testing.T) {
 	b := newBed(t)
 	var tools []mesh.Tool
@@ -221,12 +240,19 @@ func TestSearchOfGrowingMesh(t *testing.T) {
 	d := b.door(Options{View: ViewOptions{SearchOver: 5}})
 	p := d.pipe(t)
 	p.ask(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","clientInfo":{"name":"x"}}}`)
-	for n := 3; n <= 10; n += 7 {
-		b.ready("x", "mcp", tools[:n]...)
-		natstest.Eventually(t, "the view has the tools", func() bool { return len(d.view.now.Load().tools) == n })
-	}
-	if got := p.ask(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`); !strings.Contains(got, toolSearch) {
-		t.Errorf("the list is %s", got)
+	for _, step := range []struct {
+		tools    int
+		searches bool
+	}{{3, false}, {10, true}, {3, true}} {
+		b.ready("x", "mcp", tools[:step.tools]...)
+		natstest.Eventually(t, "the view has the tools", func() bool { return len(d.view.now.Load().tools) == step.tools })
+		got := p.ask(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+		for strings.Contains(got, "list_changed") {
+			got = p.next()
+		}
+		if strings.Contains(got, toolSearch) != step.searches {
+			t.Errorf("with %d tools the list is %s", step.tools, got)
+		}
 	}
 }
 

@@ -137,6 +137,14 @@ func TestFilters(t *testing.T) {
 			t.Errorf("without %s: %q", pattern, got)
 		}
 	}
+	key := wire.ToolKey{ID: "files", Tool: "read_file"} // another tool claims ext_files_read_file, too, or has ended that
+	for _, registered := range []string{wire.SuffixedName(key.ID, key.Tool, 6), "ext_files_read_file"} {
+		for _, pattern := range []string{"ext_files_read_file", "ext_*_file", wire.SuffixedName(key.ID, key.Tool, 6)} {
+			if (ViewOptions{Exclude: []string{pattern}}).permitsName(key, registered) || !(ViewOptions{Only: []string{pattern}}).permitsName(key, registered) {
+				t.Errorf("%s is not %s", registered, pattern)
+			}
+		}
+	}
 	for _, tt := range []struct {
 		o    ViewOptions
 		want string

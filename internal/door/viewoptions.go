@@ -94,6 +94,17 @@ func (o ViewOptions) permits(it *item) bool {
 	return o.permitsName(it.key, it.registered) && (!o.ReadOnly || it.isReadOnly())
 }
 
+// matchesName reports whether a pattern matches a registered name of a tool: the one that it has, or that it has if no other tool
+// claims the same, or one does. An exclusion must not end because a tool is added or removed somewhere.
+func matchesName(pattern string, key wire.ToolKey, registered string) bool {
+	for _, name := range []string{registered, wire.ToolName(key.ID, key.Tool), wire.SuffixedName(key.ID, key.Tool, 6)} {
+		if ok, _ := path.Match(pattern, name); ok {
+			return true
+		}
+	}
+	return false
+}
+
 func (o ViewOptions) permitsName(key wire.ToolKey, registered string) bool {
 	matches := func(pattern string) bool { // check has tried it
 		of, glob, narrow := strings.Cut(pattern, "/")
@@ -102,8 +113,7 @@ func (o ViewOptions) permitsName(key wire.ToolKey, registered string) bool {
 			ok, _ := path.Match(withoutSlashes(glob), withoutSlashes(key.Tool))
 			return ofID && ok
 		}
-		ok, _ := path.Match(pattern, registered)
-		return ofID || ok
+		return ofID || matchesName(pattern, key, registered)
 	}
 	return (len(o.Only) == 0 || slices.ContainsFunc(o.Only, matches)) && !slices.ContainsFunc(o.Exclude, matches)
 }

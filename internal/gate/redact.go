@@ -2,11 +2,14 @@ package gate
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/url"
 	"runtime"
 	"slices"
 	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
 )
 
 const (
@@ -95,10 +98,28 @@ func (b secretSet) add(name, value string) {
 }
 
 // spellings returns the forms in which a program may show a value by accident: unchanged, as valid UTF-8 (package child
-// converts each line of stderr), in a JSON log line, in the URL of a failed request.
+// converts each line of stderr), in a JSON log line, in the URL of a failed request. Languages differ in what they escape.
 func spellings(value string) []string {
-	valid := strings.ToValidUTF8(value, "\uFFFD")
-	return []string{value, valid, inJSON(valid, false), inJSON(valid, true), url.QueryEscape(value), url.PathEscape(value)}
+	valid, query := strings.ToValidUTF8(value, "\uFFFD"), url.QueryEscape(value)
+	component := strings.ReplaceAll(query, "+", "%20")
+	plain := inJSON(valid, false)
+	return []string{value, valid, plain, inJSON(valid, true), inASCII(plain), strings.ReplaceAll(inASCII(plain), "/", `\/`), query, url.PathEscape(value),
+		strings.ReplaceAll(component, "%2F", "/"),                                                          // quote of Python
+		strings.NewReplacer("%21", "!", "%27", "'", "%28", "(", "%29", ")", "%2A", "*").Replace(component), // encodeURIComponent of JavaScript
+	}
+}
+
+// inASCII replaces the other characters of a JSON text, as json.dumps of Python does.
+func inASCII(s string) string {
+	var b strings.Builder
+	for _, unit := range utf16.Encode([]rune(s)) {
+		if unit < utf8.RuneSelf {
+			b.WriteByte(byte(unit))
+		} else {
+			fmt.Fprintf(&b, `\u%04x`, unit)
+		}
+	}
+	return b.String()
 }
 
 func inJSON(s string, escapeHTML bool) string {

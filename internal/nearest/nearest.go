@@ -36,9 +36,10 @@ func Words(typed string, candidates []string) []string {
 	if len(typed) > maxWord {
 		return nil
 	}
+	most := 2 + len(typed)/4
 	for _, w := range candidates {
-		d := Distance(strings.ToLower(typed), strings.ToLower(w), maxWord)
-		if d > 1+len(typed)/4 && !(len(typed) >= 3 && strings.Contains(w, typed)) {
+		d := Distance(strings.ToLower(typed), strings.ToLower(w), most)
+		if d == most && !(len(typed) >= 3 && strings.Contains(w, typed)) {
 			continue
 		}
 		hits = append(hits, hit{w, d})

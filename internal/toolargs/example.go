@@ -3,6 +3,7 @@ package toolargs
 import (
 	"bytes"
 	"encoding/json"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -73,7 +74,12 @@ func Example(input json.RawMessage) (words []string, ok bool) {
 		}
 		value, known := exampleValue(key, v.resolved(top.Properties[key], 0))
 		values[key] = value
-		words = append(words, terminal.ShellWord(word(key, value, known)))
+		plain := word(key, value, known)
+		quoted := terminal.ShellWord(plain)
+		if runtime.GOOS == "windows" && quoted != plain {
+			return nil, false // its shells do not have these quotes, and the text is the extension's
+		}
+		words = append(words, quoted)
 	}
 	if check, err := schema.Compile(input); err == nil {
 		object, err := json.Marshal(values)
