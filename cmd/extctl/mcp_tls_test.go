@@ -5,8 +5,10 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/hex"
 	"encoding/pem"
 	"io"
 	"math/big"
@@ -160,12 +162,51 @@ func TestUpMCP(t *testing.T) {
 		t.Errorf("tools/call: %s", text)
 	}
 	code, _, stderr := extctl(t.Context(), "nats://127.0.0.1:1", "up", t.TempDir(), "--mcp", "unix:"+filepath.Join(t.TempDir(), "s"), "--mcp-tokens", "no-such-file")
-	if code != 2 || !strings.Contains(stderr, "no-such-file") {
+	if code != exitUsage || !strings.Contains(stderr, "--mcp-tokens: ") {
 		t.Errorf("tokens that are missing: exit code %d, %s", code, stderr)
+	}
+	code, _, stderr = extctl(t.Context(), "nats://127.0.0.1:1", "up", t.TempDir(), "--mcp-tokens", "no-such-file")
+	if code != exitUsage || !strings.Contains(stderr, "--mcp-tokens needs --mcp") {
+		t.Errorf("tokens without a server: exit code %d, %s", code, stderr)
 	}
 	code, _, stderr = extctl(t.Context(), "nats://127.0.0.1:1", "up", t.TempDir(), "--mcp", "0.0.0.0:7331")
 	if code != exitUsage || !strings.Contains(stderr, "want an address of this machine") {
 		t.Errorf("with an address for others: exit %d, %s", code, stderr)
+	}
+}
+
+// TestUpMCPTokens: extctl up refuses clients without a token, and credentials that its NATS server does not have.
+func TestUpMCPTokens(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	sum := sha256.Sum256([]byte("secret"))
+	for name, text := range map[string]string{
+		"tokens.yaml": "tokens:\n  ada: {sha256: " + hex.EncodeToString(sum[:]) + ", context: ada.json}\n",
+		"ada.json":    `{"user":"ada","password":"x"}`,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	u := startUp(t, extensionDir(t, map[string]string{"echo": shellExtension}), "--listen", "0", "--data", t.TempDir(), "--log-level", "error",
+		"--mcp", "127.0.0.1:0", "--mcp-tokens", filepath.Join(dir, "tokens.yaml"))
+	u.await(t, "Ctrl-C stops everything.")
+	url := between(u.out.String(), "MCP clients connect to ", "\n")
+	for token, want := range map[string]string{"": "a bearer token is required", "secret": "not reachable with the credentials of this client"} {
+		natstest.Eventually(t, want, func() bool {
+			r := mcpModern(t.Context(), t, url, "tools/call", `"name":"ext_echo_say","arguments":{"what":"hello"},`)
+			r.Header.Set("Mcp-Name", "ext_echo_say")
+			if token != "" {
+				r.Header.Set("Authorization", "Bearer "+token)
+			}
+			res, err := http.DefaultClient.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer res.Body.Close()
+			text, err := io.ReadAll(res.Body)
+			return err == nil && strings.Contains(string(text), want)
+		})
 	}
 }
 

@@ -96,6 +96,9 @@ type upMCP struct {
 // newUpMCP opens the listener, so that an address in use is reported before anything starts. Without an address there is no server.
 func newUpMCP(a *app, addr, tokens string, logger *slog.Logger) (*upMCP, error) {
 	if addr == "" {
+		if tokens != "" {
+			return nil, usage("--mcp-tokens needs --mcp")
+		}
 		return nil, nil
 	}
 	if _, local, err := localAddr(addr); !strings.HasPrefix(addr, "unix:") && (err != nil || !local) {
@@ -109,12 +112,19 @@ func newUpMCP(a *app, addr, tokens string, logger *slog.Logger) (*upMCP, error) 
 	if err != nil {
 		return nil, err
 	}
-	flags := httpFlags{addr: addr, tokens: tokens, drain: time.Second}
+	var known *door.Tokens
+	if tokens != "" {
+		if known, err = door.LoadTokens(tokens, logger); err != nil {
+			return nil, daemon.UsageError{Err: fmt.Errorf("--mcp-tokens: %w", err)}
+		}
+	}
+	flags := httpFlags{addr: addr, drain: time.Second}
 	u := &upMCP{link: link}
 	u.listener, u.http, u.url, err = flags.listen(logger)
 	if f, ok := errors.AsType[*failure](err); ok {
 		f.hint = "choose another address with --mcp"
 	}
+	u.http.Tokens, u.http.Dial = known, link.dial
 	return u, err
 }
 

@@ -195,7 +195,7 @@ func (s *server) compare(t *testing.T, door *conversation, listed map[string]map
 
 func checkUnfit(t *testing.T, url string, listed map[string]map[string]json.RawMessage) {
 	for name, schema := range map[string]string{
-		"good": `{"type":"object"}`, "good_too": `{"type":"object"}`, "no_schema": `{"type":"object"}`, "no_type": `{"type":"object","properties":{"a":{}}}`,
+		"good": `{"type":"object"}`, "good_too": `{"type":"object"}`, "no_schema": `{"type":"object"}`, "no_type": `{"properties":{"a":{}},"type":"object"}`,
 		"true_schema": `{"type":"object"}`, "types": `{"type":"object"}`, "members": `{"type":"object"}`, "large": `{"type":"object"}`,
 	} {
 		if tool := listed["ext_unfit_"+name]; string(tool["inputSchema"]) != schema {

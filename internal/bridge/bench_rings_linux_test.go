@@ -29,7 +29,7 @@ func BenchmarkRings(b *testing.B) {
 	defer wg.Wait()
 	defer cancel()
 	for id, log := range map[string]*calls.Extension{"on": calls.NewLog().Extension("on"), "off": nil} {
-		f := &forwarder{conn: instantLink{}, breaker: breaker.New("b", breaker.Settings{}), relist: newSignal(), check: newSignal(), limits: limits{maxResult: 64 << 20}}
+		f := &forwarder{conn: instantLink{}, breaker: breaker.New("b", breaker.Settings{}), relist: newSignal(), check: dueSignal{signal: newSignal()}, limits: limits{maxResult: 64 << 20}}
 		f.handshake.Store(&handshake{dialect: manifest.Ext, names: map[string]bool{"echo": true}})
 		slot := serve.NewPublisher(connect(), serve.PublisherOptions{}).Join(wire.Announce{ID: id, Version: "1.0.0"})
 		if log != nil {

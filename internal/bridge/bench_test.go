@@ -69,7 +69,7 @@ func BenchmarkServe(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	f := &forwarder{conn: instantLink{}, breaker: breaker.New("b", breaker.Settings{}), relist: newSignal(), check: newSignal(), limits: limits{maxResult: 64 << 20}}
+	f := &forwarder{conn: instantLink{}, breaker: breaker.New("b", breaker.Settings{}), relist: newSignal(), check: dueSignal{signal: newSignal()}, limits: limits{maxResult: 64 << 20}}
 	f.handshake.Store(&handshake{dialect: manifest.Ext, names: map[string]bool{"echo": true}})
 	node := serve.NewPublisher(connect(), serve.PublisherOptions{})
 	slot := node.Join(wire.Announce{ID: "full", Version: "1.0.0"})

@@ -44,18 +44,22 @@ func (pl *planner) carryOver(p *plan, old plan) {
 			kept = append(kept, filepath.Dir(w.path))
 		}
 	}
+	var declared []declaration
+	for _, d := range old.declared {
+		if paths[d.announce.ID] == "" && wanted(settings, d.announce) && p.broken(d.path, d.announce)+p.unread(d.path) != "" {
+			declared = append(declared, d)
+			if filepath.Base(d.path) == manifest.FileName {
+				kept = append(kept, filepath.Dir(d.path))
+			}
+		}
+	}
 	hides := func(path string) bool {
 		return hidden[path] || slices.ContainsFunc(kept, func(dir string) bool {
 			return filepath.Dir(path) != dir && discovery.Within(dir, path)
 		})
 	}
 	p.workloads = slices.DeleteFunc(p.workloads, func(w *workload) bool { return hides(w.path) })
-	p.declared = slices.DeleteFunc(p.declared, func(d declaration) bool { return hides(d.path) })
-	for _, d := range old.declared {
-		if paths[d.announce.ID] == "" && wanted(settings, d.announce) && p.broken(d.path, d.announce)+p.unread(d.path) != "" {
-			p.declared = append(p.declared, d)
-		}
-	}
+	p.declared = append(slices.DeleteFunc(p.declared, func(d declaration) bool { return hides(d.path) }), declared...)
 }
 
 // broken returns why the manifest at path, which was found, cannot be used; "" if it can.

@@ -36,8 +36,8 @@ type forwarder struct {
 	reopened    atomic.Pointer[json.RawMessage] // the result of initialize after a session was reopened
 	progress    progress
 	messages    messages
-	relist      signal // the child announced that a list has changed
-	check       signal // a call failed: check whether the extension still responds
+	relist      signal    // the child announced that a list has changed
+	check       dueSignal // a call failed: check whether the extension still responds
 	passthrough bool
 	limits      limits
 	remote      bool         // over HTTP
@@ -330,8 +330,9 @@ func (h *forwardedCall) recordFailure(e *rpc.Error) {
 		}
 		h.f.check.send()
 	case rpc.CodeCancelled:
-		if !h.f.remote && e.Details().Ran != rpc.RanNo && !h.Deadline.IsZero() { // a child that hangs does so also if all callers lose patience
-			time.AfterFunc(time.Until(h.Deadline), h.f.check.send) // without effect after the end of the run
+		// A child that hangs does so also if all callers lose patience.
+		if !h.f.remote && e.Details().Ran != rpc.RanNo && !h.Deadline.IsZero() {
+			h.f.check.sendAt(h.Deadline)
 		}
 	case rpc.CodeExited, rpc.CodeUnavailable:
 		h.f.check.send()

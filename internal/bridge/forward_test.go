@@ -268,10 +268,10 @@ func TestCheckAfterCancel(t *testing.T) {
 		defer end()
 		ctx, cancel := context.WithCancel(ctx)
 		time.AfterFunc(time.Second, cancel)
-		if _, err := f.Handle(ctx, &rpc.Request{Method: "tools/say"}); !errors.Is(err, rpc.CodeCancelled) || len(f.check) != 0 {
-			t.Errorf("%v, %d checks", err, len(f.check))
+		if _, err := f.Handle(ctx, &rpc.Request{Method: "tools/say"}); !errors.Is(err, rpc.CodeCancelled) || len(f.check.signal) != 0 {
+			t.Errorf("%v, %d checks", err, len(f.check.signal))
 		}
-		<-f.check
+		<-f.check.signal
 		if _, limited := ctx.Deadline(); !limited || time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)) != 10*time.Second {
 			t.Errorf("checked at %v", time.Now())
 		}

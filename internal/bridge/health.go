@@ -149,7 +149,7 @@ func (r *run) watchHealth(ctx context.Context) error {
 				due = false
 				r.f.relist.send()
 			}
-		case <-r.f.check:
+		case <-r.f.check.signal:
 			callFailed = true
 		}
 		alive, err := ping(ctx, r.f.conn, pingTimeout)

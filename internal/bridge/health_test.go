@@ -37,7 +37,7 @@ func (f *fakeLink) Run(context.Context) error               { return nil }
 
 func testForwarder(l link) *forwarder {
 	f := &forwarder{conn: l, breaker: breaker.New("b", breaker.Settings{}), limits: limits{maxResult: 1 << 20},
-		remote: true, relist: newSignal(), check: newSignal()}
+		remote: true, relist: newSignal(), check: dueSignal{signal: newSignal()}}
 	f.handshake.Store(&handshake{dialect: manifest.Ext})
 	return f
 }

@@ -343,7 +343,7 @@ func (s *instance) serveHandler(ctx context.Context, h rpc.Handler, opt serve.Op
 func (s *instance) newForwarder() *forwarder {
 	return &forwarder{
 		breaker: s.breaker, passthrough: s.workload.announce.Context.Passthrough, limits: s.workload.limits,
-		relist: newSignal(), check: newSignal(), replicas: s.workload.replicaSet, memory: s.memory,
+		relist: newSignal(), check: dueSignal{signal: newSignal()}, replicas: s.workload.replicaSet, memory: s.memory,
 		updates: s.updates,
 	}
 }

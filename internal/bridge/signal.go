@@ -3,6 +3,8 @@ package bridge
 import (
 	"context"
 	"sync"
+	"sync/atomic"
+	"time"
 )
 
 // signal requests runs of a task. Requests that arrive before the task begins count as one. Create it with newSignal.
@@ -23,6 +25,22 @@ func (s signal) clear() {
 	select {
 	case <-s:
 	default:
+	}
+}
+
+// dueSignal is a signal that can be sent later.
+type dueSignal struct {
+	signal
+	due atomic.Bool
+}
+
+// sendAt requests a run at a time, once: until then further calls have no effect.
+func (s *dueSignal) sendAt(at time.Time) {
+	if s.due.CompareAndSwap(false, true) {
+		time.AfterFunc(time.Until(at), func() { // without effect after the end of the task
+			s.due.Store(false)
+			s.send()
+		})
 	}
 }
 

@@ -285,6 +285,11 @@ func faultOf(diags []manifest.Diagnostic) string {
 			fault = d
 		}
 	}
+	for _, d := range diags {
+		if fault.Key == "" && d.Key != "" { // it is left out without a fault
+			fault = d
+		}
+	}
 	if fault.Key == "" {
 		return "it cannot be used"
 	}

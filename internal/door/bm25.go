@@ -125,7 +125,7 @@ func splitWords(text string) []string {
 func stem(word string) string {
 	for _, ending := range []string{"ing", "ed", "es", "s", "e"} {
 		rest, ok := strings.CutSuffix(word, ending)
-		if ok && len(rest) >= 3 && (ending != "s" || !strings.HasSuffix(rest, "s") && !strings.HasSuffix(rest, "u")) { // process, status
+		if ok && len(rest) >= 3 && !(ending == "s" && (strings.HasSuffix(rest, "s") || strings.HasSuffix(rest, "u") && len(rest) >= 5)) { // process, status
 			word = rest
 			break
 		}
@@ -183,8 +183,12 @@ func (x *searchIndex) score(words []string) []float64 {
 	for n, word := range words {
 		x.add(out, word, 1)
 		if n == len(words)-1 && len(word) >= 3 {
-			from := sort.SearchStrings(x.words, word)
-			for i := from; i < len(x.words) && i < from+50 && strings.HasPrefix(x.words[i], word); i++ {
+			beginning := word
+			if len(word) >= 4 {
+				beginning = strings.TrimSuffix(word, "i") // deploy, whose stem ends in i, begins deployment
+			}
+			from := sort.SearchStrings(x.words, beginning)
+			for i := from; i < len(x.words) && i < from+50 && strings.HasPrefix(x.words[i], beginning); i++ {
 				if x.words[i] != word {
 					x.add(out, x.words[i], 0.5)
 				}

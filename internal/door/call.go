@@ -122,7 +122,7 @@ func (c tools) callTool(q *request) ([]byte, *rpc.Error) {
 		return unreachable(&callee{name: name}).to(q), nil
 	}
 	v := c.view.now.Load()
-	if searches := c.searches(v, q.era); isSearchTool(name) && (searches || v.byName[name] == nil && c.view.opt.Tools != ToolsAll) { // it may have searched when the client listed it
+	if searches := wouldSearch(c.client, v, q.era); isSearchTool(name) && (searches || v.byName[name] == nil && c.view.opt.Tools != ToolsAll) { // it may have searched when the client listed it
 		return c.callSearchTool(q.running, q, name, args)
 	}
 	t, err := c.resolve(q, name)
@@ -308,7 +308,7 @@ func (c tools) unknownTool(q *request, name string) *rpc.Error {
 	if len(near) > 0 {
 		text += " Similar names: " + strings.Join(near, ", ") + "."
 	}
-	if c.searches(v, q.era) {
+	if wouldSearch(c.client, v, q.era) {
 		text += " Use " + toolSearch + " to find tools."
 	}
 	return mcp.NewError(rpc.CodeInvalidParams, text, map[string]any{"nearest": append([]string{}, near...)})

@@ -327,7 +327,11 @@ func uriParams(uri string) []byte { return append(append([]byte(`{"uri":`), mcp.
 
 // mayRead reports whether the view has a resource of an extension.
 func (s *viewState) mayRead(id, uri string) bool {
-	of, _, ok := s.now.Load().owner(s.opt, uriScheme+id+"/"+url.PathEscape(uri))
+	v := s.now.Load()
+	of, _, ok := v.owner(s.opt, uriScheme+id+"/"+url.PathEscape(uri))
+	if !ok {
+		of, ok = s.links.owner(v, s.opt, uri)
+	}
 	return ok && of == id
 }
 

@@ -134,7 +134,12 @@ func TestUpdateBeforeAcknowledgement(t *testing.T) {
 	q := &request{id: []byte("7"), method: mcp.MethodListen, raw: []byte(`{` + modernMeta + `,"notifications":{"resourceSubscriptions":["file:///a/b"]}}`)}
 	q.notify = func(message []byte) {
 		if strings.Contains(string(message), mcp.NotifyAcknowledged) {
-			go receive([]byte(updatedA))        // ends when the update is sent
+			begun := make(chan struct{})
+			go func() { // ends when the update is sent
+				close(begun)
+				receive([]byte(updatedA))
+			}()
+			<-begun
 			<-time.After(20 * time.Millisecond) // time in which it must not be sent
 		}
 		sent <- string(message)

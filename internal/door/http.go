@@ -36,6 +36,8 @@ type HTTPOptions struct {
 	Rate        int           // requests per second of one client or token, of which 4 s can come at once; 0: no limit
 	Drain       time.Duration // for calls in flight when the server stops. Default 30 s; < 0: none
 	TLS         *tls.Config   // nil: plain HTTP
+
+	lastAnswers time.Duration // to write the answers of cancelled calls; default 3 s
 }
 
 // The times of HTTP.
@@ -47,7 +49,6 @@ const (
 	eventTimeout   = 10 * time.Second // to write one event
 	keepAliveEvery = 15 * time.Second
 	sweepEvery     = time.Minute
-	lastAnswers    = 3 * time.Second // to write the answers of cancelled calls
 )
 
 // httpServer serves clients over HTTP.
@@ -67,6 +68,7 @@ func (d *Door) newHTTPServer(o HTTPOptions) *httpServer {
 	o.MaxBody = cmp.Or(o.MaxBody, 4<<20)
 	o.MaxSessions = cmp.Or(o.MaxSessions, 1000)
 	o.Drain = max(0, cmp.Or(o.Drain, 30*time.Second))
+	o.lastAnswers = cmp.Or(o.lastAnswers, 3*time.Second)
 	h := &httpServer{door: d, opt: o, drain: make(chan struct{}), users: users{rate: o.Rate}, log: map[string]*rate.Sometimes{}}
 	h.calls, h.cancel = context.WithCancelCause(context.Background()) // when the server stops, it completes the calls in flight
 	h.sessions = newSessions(h.calls, o.MaxSessions)
@@ -129,7 +131,7 @@ func (h *httpServer) shutdown(ctx context.Context, srv *http.Server) {
 		return
 	}
 	h.cancel(errDraining)
-	if wait(lastAnswers) != nil {
+	if wait(h.opt.lastAnswers) != nil {
 		h.sessions.endAll()
 		_ = srv.Close() // only so that the connections are closed
 	}

@@ -346,7 +346,7 @@ func TestDrainCancels(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- d.ServeHTTP(ctx, l, HTTPOptions{Drain: 10 * time.Millisecond}) }() // ends with ctx
+		go func() { ended <- d.ServeHTTP(ctx, l, HTTPOptions{Drain: 10 * time.Millisecond, lastAnswers: limit}) }() // ends with ctx
 		w := &web{t: t, url: "http://" + l.Addr().String() + "/mcp"}
 		header, meta := modernHeader("tools/call", "ext_slow_work"), modernMeta[:len(modernMeta)-1]+`,"progressToken":1}`
 		if !modern {

@@ -54,7 +54,7 @@ func (o ViewOptions) searches(v *view, before bool) bool {
 	return len(v.tools) > tools || len(v.modern.text) > size
 }
 
-// searchesFor decides for a client: of the legacy era when its session begins, of the modern era for each request.
+// searchesFor decides for a client that has not got the search tools yet.
 func (o ViewOptions) searchesFor(v *view, clientName string) bool {
 	if o.Tools == ToolsAuto && clientName == "claude-code" && len(v.tools) <= knownSearcher {
 		return false

@@ -94,26 +94,27 @@ func (o ViewOptions) permits(it *item) bool {
 	return o.permitsName(it.key, it.registered) && (!o.ReadOnly || it.isReadOnly())
 }
 
-// matchesName reports whether a pattern matches a registered name of a tool: the one that it has, or that it has if no other tool
-// claims the same, or one does. An exclusion must not end because a tool is added or removed somewhere.
-func matchesName(pattern string, key wire.ToolKey, registered string) bool {
-	for _, name := range []string{registered, wire.ToolName(key.ID, key.Tool), wire.SuffixedName(key.ID, key.Tool, 6)} {
-		if ok, _ := path.Match(pattern, name); ok {
-			return true
-		}
+// matchesName reports whether a pattern matches the registered name of a tool. An exclusion must not end because a tool is added
+// or removed somewhere: it also matches the name that the tool has if no other one claims the same, and that which it has then.
+func matchesName(pattern string, key wire.ToolKey, registered string, excludes bool) bool {
+	if ok, _ := path.Match(pattern, registered); ok || pattern == wire.SuffixedName(key.ID, key.Tool, 6) {
+		return true
 	}
-	return false
+	ok, _ := path.Match(pattern, wire.ToolName(key.ID, key.Tool))
+	return excludes && ok
 }
 
 func (o ViewOptions) permitsName(key wire.ToolKey, registered string) bool {
-	matches := func(pattern string) bool { // check has tried it
+	matches := func(pattern string, excludes bool) bool { // check has tried it
 		of, glob, narrow := strings.Cut(pattern, "/")
 		ofID, _ := path.Match(of, key.ID)
 		if narrow {
 			ok, _ := path.Match(withoutSlashes(glob), withoutSlashes(key.Tool))
 			return ofID && ok
 		}
-		return ofID || matchesName(pattern, key, registered)
+		return ofID || matchesName(pattern, key, registered, excludes)
 	}
-	return (len(o.Only) == 0 || slices.ContainsFunc(o.Only, matches)) && !slices.ContainsFunc(o.Exclude, matches)
+	shown := func(pattern string) bool { return matches(pattern, false) }
+	hidden := func(pattern string) bool { return matches(pattern, true) }
+	return (len(o.Only) == 0 || slices.ContainsFunc(o.Only, shown)) && !slices.ContainsFunc(o.Exclude, hidden)
 }

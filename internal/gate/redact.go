@@ -104,10 +104,13 @@ func spellings(value string) []string {
 	component := strings.ReplaceAll(query, "+", "%20")
 	plain := inJSON(valid, false)
 	return []string{value, valid, plain, inJSON(valid, true), inASCII(plain), strings.ReplaceAll(inASCII(plain), "/", `\/`), query, url.PathEscape(value),
-		strings.ReplaceAll(component, "%2F", "/"),                                                          // quote of Python
-		strings.NewReplacer("%21", "!", "%27", "'", "%28", "(", "%29", ")", "%2A", "*").Replace(component), // encodeURIComponent of JavaScript
+		strings.ReplaceAll(component, "%2F", "/"), // quote of Python
+		unescaped.Replace(component),              // encodeURIComponent of JavaScript
 	}
 }
+
+// unescaped has the characters that JavaScript does not escape in a URL.
+var unescaped = strings.NewReplacer("%21", "!", "%27", "'", "%28", "(", "%29", ")", "%2A", "*")
 
 // inASCII replaces the other characters of a JSON text, as json.dumps of Python does.
 func inASCII(s string) string {

@@ -39,7 +39,9 @@ func Words(typed string, candidates []string) []string {
 	most := 2 + len(typed)/4
 	for _, w := range candidates {
 		d := Distance(strings.ToLower(typed), strings.ToLower(w), most)
-		if d == most && !(len(typed) >= 3 && strings.Contains(w, typed)) {
+		if len(typed) >= 3 && strings.Contains(w, typed) {
+			d = len(w) - len(typed)
+		} else if d == most {
 			continue
 		}
 		hits = append(hits, hit{w, d})

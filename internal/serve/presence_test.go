@@ -78,6 +78,9 @@ func TestPresence(t *testing.T) {
 	}
 	next("announce")
 	beat(heartbeat.Ready)
+	if err := nc.Flush(); err != nil { // the server reads each connection in a goroutine of its own
+		t.Fatal(err)
+	}
 	if err := nc.ForceReconnect(); err != nil {
 		t.Fatal(err)
 	}

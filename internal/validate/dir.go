@@ -37,7 +37,10 @@ func (v *validator) directory(ctx context.Context, dir string) {
 			about = dir
 		}
 		if found[about] == nil {
-			found[about] = &Result{Checked: "directory"}
+			found[about] = &Result{}
+		}
+		if about == dir {
+			found[about].Checked = "directory"
 		}
 		found[about].Diagnostics = append(found[about].Diagnostics, d)
 	}

@@ -171,16 +171,15 @@ func (r *reception) receive(ctx context.Context, p *place) (json.RawMessage, err
 				if result, done, err := r.take(m); done {
 					return result, err
 				}
-			case r.t.direct != "" && r.c.mayNotAddress(&r.t):
-				return nil, rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "NATS denies this user the instances of %s", r.t.id)
-			case r.isDenied():
-				r.denied, r.ended = true, true
-				return nil, r.denial()
 			case !time.Now().Before(p.deadline):
 				return nil, r.gaveUp(context.DeadlineExceeded)
 			case r.c.inbox.closed.Load() && len(p.replies) == 0:
 				r.ended = true // nothing can come or be sent any more
 				return nil, r.closed()
+			case r.t.direct != "" && r.c.mayNotAddress(&r.t):
+				return nil, rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "NATS denies this user the instances of %s", r.t.id)
+			case r.isDenied():
+				return nil, r.denial()
 			case !r.streaming || len(p.replies) > 0: // progress may have kept take busy
 			case r.c.inbox.silence(p) < wire.SilenceLimit:
 				r.silent()
@@ -216,12 +215,17 @@ func (r *reception) gaveUp(cause error) error {
 	if r.c.wasAway(r.t.connects) {
 		return r.lost()
 	}
+	// A call this short has not been looked at before. A longer one may run, and another one was denied since.
+	if r.t.direct == "" && !r.streaming && time.Since(r.began) <= wire.SuspectAfter && r.isDenied() {
+		return r.denial()
+	}
 	r.silent()
 	return rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "%s did not answer in time", r.t.id)
 }
 
-// denial is the error of a call that NATS has denied.
+// denial ends a call that NATS has denied.
 func (r *reception) denial() error {
+	r.denied, r.ended = true, true
 	return fmt.Errorf("%w: %w", rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "NATS does not allow this user to call %s (publish to %s)", r.t.id, r.t.to()), ErrDenied)
 }
 

@@ -49,7 +49,7 @@ type Service struct {
 // It does not close nc. With a connection from [Connect] it continues after every outage. Its error is that the Service is
 // not valid, with all its problems, or nats.ErrConnectionClosed if the connection was closed before ctx ended. If NATS does
 // not permit a subscription, the catalog shows the service as failed until it is permitted. This needs a connection from
-// [Connect] or [ConnectOptions] that has no custom dialer and still has its error handler. On another one the service is
+// [Connect] or [ConnectOptions] that has no custom dialer or in-process server and still has its error handler. On another one the service is
 // ready, and receives no calls.
 func Serve(ctx context.Context, nc *nats.Conn, e Service) error {
 	if err := e.check(); err != nil {
