@@ -278,6 +278,28 @@ func TestCheckAfterCancel(t *testing.T) {
 	})
 }
 
+// TestSendAt: of several requests for later the earliest and the latest are kept, in any order.
+func TestSendAt(t *testing.T) {
+	for _, order := range [][]time.Duration{{10, 30, 60}, {60, 30, 10}, {30, 60, 10}, {60, 10, 60}} {
+		synctest.Test(t, func(t *testing.T) {
+			s, began := dueSignal{signal: newSignal()}, time.Now()
+			for _, after := range order {
+				s.sendAt(began.Add(after * time.Second))
+			}
+			for _, want := range []time.Duration{10, 60} {
+				if <-s.signal; time.Since(began) != want*time.Second {
+					t.Errorf("%v: sent after %v, want %ds", order, time.Since(began), want)
+				}
+			}
+			synctest.Wait()
+			s.sendAt(time.Now().Add(time.Second))
+			if <-s.signal; time.Since(began) != 61*time.Second {
+				t.Errorf("%v: sent after %v", order, time.Since(began))
+			}
+		})
+	}
+}
+
 // TestCancelBetweenExchanges cancels a call when no exchange is active: before it is sent, between two replicas, and
 // before the second replica has it.
 func TestCancelBetweenExchanges(t *testing.T) {

@@ -3,7 +3,6 @@ package bridge
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -31,16 +30,37 @@ func (s signal) clear() {
 // dueSignal is a signal that can be sent later.
 type dueSignal struct {
 	signal
-	due atomic.Bool
+
+	mu          sync.Mutex
+	timer       *time.Timer // nil: nothing is due
+	first, last time.Time   // for which runs are requested, of any number of requests
 }
 
-// sendAt requests a run at a time, once: until then further calls have no effect.
+// sendAt requests a run at a time. Of several requests the first and the last one count.
 func (s *dueSignal) sendAt(at time.Time) {
-	if s.due.CompareAndSwap(false, true) {
-		time.AfterFunc(time.Until(at), func() { // without effect after the end of the task
-			s.due.Store(false)
-			s.send()
-		})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.timer == nil:
+		s.first, s.last = at, at
+		s.timer = time.AfterFunc(time.Until(at), s.expire) // without effect after the end of the task
+	case at.Before(s.first):
+		s.first = at
+		s.timer.Reset(time.Until(at))
+	case at.After(s.last):
+		s.last = at
+	}
+}
+
+func (s *dueSignal) expire() {
+	s.send()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if left := time.Until(s.last); left > 0 {
+		s.first = s.last
+		s.timer = time.AfterFunc(left, s.expire)
+	} else {
+		s.timer = nil
 	}
 }
 

@@ -125,7 +125,8 @@ func splitWords(text string) []string {
 func stem(word string) string {
 	for _, ending := range []string{"ing", "ed", "es", "s", "e"} {
 		rest, ok := strings.CutSuffix(word, ending)
-		if ok && len(rest) >= 3 && !(ending == "s" && (strings.HasSuffix(rest, "s") || strings.HasSuffix(rest, "u") && len(rest) >= 5)) { // process, status
+		isPlural := !strings.HasSuffix(rest, "s") && (!strings.HasSuffix(rest, "u") || len(rest) == 3 || rest == "menu") // not process, focus; but gpus
+		if ok && len(rest) >= 3 && (ending != "s" || isPlural) {
 			word = rest
 			break
 		}
@@ -184,7 +185,7 @@ func (x *searchIndex) score(words []string) []float64 {
 		x.add(out, word, 1)
 		if n == len(words)-1 && len(word) >= 3 {
 			beginning := word
-			if len(word) >= 4 {
+			if len(word) >= 5 {
 				beginning = strings.TrimSuffix(word, "i") // deploy, whose stem ends in i, begins deployment
 			}
 			from := sort.SearchStrings(x.words, beginning)

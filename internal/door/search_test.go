@@ -89,9 +89,10 @@ func TestSplitWords(t *testing.T) {
 	for text, want := range map[string]string{
 		"readTextFile": "read text fil", "list_open-issues.v2": "list open issu v2", "HTTPServer": "httpserver", "": "", "Größe 10kg": "größ 10kg",
 		"processes process statuses status addresses address": "process process status status address address",
-		"gpus gpu menus menu":                   "gpu gpu menu menu",
-		"repositories repository queries query": "repositori repositori queri queri",
-		strings.Repeat("x", 50) + " y":          "y", "creating created creates": "creat creat creat",
+		"focus focused viruses virus":                         "focus focus virus virus",
+		"gpus gpu menus menu":                                 "gpu gpu menu menu",
+		"repositories repository queries query":               "repositori repositori queri queri",
+		strings.Repeat("x", 50) + " y":                        "y", "creating created creates": "creat creat creat",
 	} {
 		if got := strings.Join(splitWords(text), " "); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)

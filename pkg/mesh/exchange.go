@@ -155,6 +155,7 @@ type reception struct {
 	before    error  // the connection's last error when the request was sent
 	began     time.Time
 	denied    bool   // NATS denied the request
+	looked    bool   // whether NATS denied it was asked in time
 	streaming bool   // frames have come, or will: silence means something
 	ended     bool   // nothing more will come
 	chunks    int    // number
@@ -177,9 +178,10 @@ func (r *reception) receive(ctx context.Context, p *place) (json.RawMessage, err
 				r.ended = true // nothing can come or be sent any more
 				return nil, r.closed()
 			case r.t.direct != "" && r.c.mayNotAddress(&r.t):
-				return nil, rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "NATS denies this user the instances of %s", r.t.id)
+				return nil, r.notAddressed()
 			case r.isDenied():
 				return nil, r.denial()
+			case r.look():
 			case !r.streaming || len(p.replies) > 0: // progress may have kept take busy
 			case r.c.inbox.silence(p) < wire.SilenceLimit:
 				r.silent()
@@ -215,12 +217,27 @@ func (r *reception) gaveUp(cause error) error {
 	if r.c.wasAway(r.t.connects) {
 		return r.lost()
 	}
-	// A call this short has not been looked at before. A longer one may run, and another one was denied since.
-	if r.t.direct == "" && !r.streaming && time.Since(r.began) <= wire.SuspectAfter && r.isDenied() {
-		return r.denial()
+	if !r.looked && !r.streaming { // later, a call may run, and another one may have been denied since
+		switch {
+		case r.t.direct != "" && r.c.mayNotAddress(&r.t):
+			return r.notAddressed()
+		case r.isDenied():
+			return r.denial()
+		}
 	}
 	r.silent()
 	return rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "%s did not answer in time", r.t.id)
+}
+
+// look notes that NATS has not denied the call. It returns false.
+func (r *reception) look() bool {
+	r.looked = true
+	return false
+}
+
+// notAddressed is the error of a call to an instance that this user may not address.
+func (r *reception) notAddressed() error {
+	return rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "NATS denies this user the instances of %s", r.t.id)
 }
 
 // denial ends a call that NATS has denied.
