@@ -152,8 +152,11 @@ func (w *watcher) concerns(e fsnotify.Event) bool {
 	if name := filepath.Base(e.Name); name == manifest.FileName || name == manifest.SidecarName || w.dirs[e.Name] || w.links[e.Name] {
 		return true
 	}
+	if !e.Has(fsnotify.Create) {
+		return false
+	}
 	info, err := os.Lstat(e.Name)
-	return e.Has(fsnotify.Create) && err == nil && (info.IsDir() || w.opt.FollowLinks && info.Mode()&fs.ModeSymlink != 0)
+	return err == nil && (info.IsDir() || w.opt.FollowLinks && info.Mode()&fs.ModeSymlink != 0)
 }
 
 // rootsMoved reports whether a root is a different directory than before.

@@ -207,9 +207,9 @@ func BenchmarkList(b *testing.B) {
 			}
 		})
 		b.Run(fmt.Sprintf("search/%d", n), func(b *testing.B) {
-			v.search("warm up", "", 1)
+			v.find("warm up", "", 1)
 			for b.Loop() {
-				if hits, _ := v.search("export the invoices of a customer", "", 10); len(hits) == 0 {
+				if hits, _ := v.find("export the invoices of a customer", "", 10); len(hits) == 0 {
 					b.Fatal("nothing found")
 				}
 			}

@@ -137,14 +137,17 @@ func stem(word string) string {
 	return word
 }
 
-// search returns the best tools for a query, and the number of tools that match. Without words it lists the tools of an
+// find returns the best tools for a query, and the number of tools that match. Without words it lists the tools of an
 // extension.
-func (v *view) search(query, extension string, limit int) (hits []*listedTool, total int) {
-	v.index.Do(func() { v.searchFor = buildIndex(v.tools) })
+func (v *view) find(query, extension string, limit int) (hits []*listedTool, total int) {
+	if v.search == nil {
+		return nil, 0 // there are no tools yet
+	}
+	v.search.once.Do(func() { v.search.index = buildIndex(v.tools) })
 	words := splitWords(query)
 	all := len(words) == 0
 	var best []scored // the best so far, the best first
-	for i, score := range v.searchFor.score(words) {
+	for i, score := range v.search.index.score(words) {
 		if score == 0 && !all || extension != "" && !isOf(v.tools[i].key.ID, extension) {
 			continue
 		}

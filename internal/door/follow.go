@@ -272,6 +272,21 @@ func (f *follower) all() map[string]followed {
 	return out
 }
 
+// concerned returns the followed resources of an extension that have a URI, or that the URI is below.
+func (f *follower) concerned(id, uri string) (out map[string]followed) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for as, to := range f.resources {
+		if to.id == id && (to.uri == uri || strings.HasPrefix(uri, strings.TrimSuffix(to.uri, "/")+"/")) {
+			if out == nil {
+				out = map[string]followed{}
+			}
+			out[as] = to
+		}
+	}
+	return out
+}
+
 // renew repeats the subscriptions at the extensions until ctx ends, with the credentials of the client. Those that fail are
 // tried again the next time.
 func (f *follower) renew(ctx context.Context, now bool) {
@@ -338,16 +353,15 @@ func (s *viewState) mayRead(id, uri string) bool {
 // updated sends the notification about a resource that the client follows, or about one below it.
 func (f *follower) updated(id, uri string, params []byte) {
 	known, found := "", false
-	for as, to := range f.all() {
+	for as, to := range f.concerned(id, uri) {
 		switch {
-		case to.id != id:
 		case !to.settled && f.client.natsContext != "": // NATS may deny the client this extension
 			if to.uri == uri {
 				f.miss(as)
 			}
 		case to.uri == uri:
 			known, found = as, true
-		case !found && strings.HasPrefix(uri, strings.TrimSuffix(to.uri, "/")+"/") && f.client.view.mayRead(id, uri):
+		case !found && f.client.view.mayRead(id, uri):
 			if known = uri; as != to.uri {
 				known = uriScheme + id + "/" + url.PathEscape(uri)
 			}

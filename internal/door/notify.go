@@ -19,8 +19,8 @@ const (
 
 // listener is a client, or a subscription of one, that wants to be notified when the list of tools changes.
 type listener struct {
-	sees func(old, fresh *view) bool // whether the change is visible to it
-	send func()                      // must not block
+	sees func(c *change) bool // whether the change is visible to it
+	send func()               // must not block
 
 	mu    sync.Mutex
 	last  time.Time   // of the last notification
@@ -46,12 +46,22 @@ func (v *viewState) listen(l *listener) (end func()) {
 	}
 }
 
+// change is the change of a view. The lists are compared once, not for each client.
+type change struct {
+	old, fresh *view
+	same       map[*notice]bool
+}
+
 // notify notifies the listeners that see a difference.
 func (v *viewState) notify(old, fresh *view) {
+	c := &change{old, fresh, map[*notice]bool{}}
+	for i := range notices {
+		c.same[&notices[i]] = notices[i].same(old, fresh)
+	}
 	v.mu.Lock()
 	var due []*listener
 	for l := range v.listeners {
-		if l.sees(old, fresh) {
+		if l.sees(c) {
 			due = append(due, l)
 		}
 	}
@@ -107,17 +117,17 @@ func sameEntries(kinds ...listKind) func(old, fresh *view) bool {
 }
 
 // concerns reports whether a client sees a change. A list of search tools does not change.
-func (n *notice) concerns(c *client, era mcp.Era, old, fresh *view) bool {
+func (n *notice) concerns(c *client, era mcp.Era, of *change) bool {
 	if n.method == mcp.NotifyToolsChanged {
-		searches := wouldSearch(c, fresh, era)
-		if searches != wouldSearch(c, old, era) {
+		searches := wouldSearch(c, of.fresh, era)
+		if searches != wouldSearch(c, of.old, era) {
 			return true
 		}
 		if searches {
 			return false
 		}
 	}
-	return !n.same(old, fresh)
+	return !of.same[n]
 }
 
 // listen sends the notification to a client until the returned function is called. meta is a member of its params, or "".
@@ -128,8 +138,8 @@ func (n *notice) listen(c *client, era mcp.Era, meta string, send func(message [
 	}
 	message := []byte(`{"jsonrpc":"2.0","method":"` + n.method + `"` + params + `}`)
 	return c.view.listen(&listener{
-		sees: func(old, fresh *view) bool {
-			return (era == mcp.EraModern || c.isLegacy()) && n.concerns(c, era, old, fresh)
+		sees: func(of *change) bool {
+			return (era == mcp.EraModern || c.isLegacy()) && n.concerns(c, era, of)
 		},
 		send: func() { send(message) },
 	})

@@ -155,7 +155,7 @@ func (c tools) searchTools(q *request, args []byte) ([]byte, *rpc.Error) {
 	if len(splitWords(p.Query)) == 0 && p.Extension == "" { // a wildcard, too
 		return c.overview(q, v), nil
 	}
-	hits, total := v.search(p.Query, p.Extension, p.Limit)
+	hits, total := v.find(p.Query, p.Extension, p.Limit)
 	return c.searchResult(q, hits, total), nil
 }
 

@@ -68,7 +68,7 @@ func TestSearchRanking(t *testing.T) {
 	}
 	found := 0
 	for query, want := range queries {
-		hits, _ := v.search(query, "", 5)
+		hits, _ := v.find(query, "", 5)
 		var names []string
 		for _, h := range hits {
 			names = append(names, h.name)

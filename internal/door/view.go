@@ -34,8 +34,13 @@ type view struct {
 	instructions [2]string // for clients that list the tools, and for those that search
 	extensions   int
 
-	index     sync.Once // of search
-	searchFor *searchIndex
+	search *lazyIndex
+}
+
+// lazyIndex is the index of the tools for search, which is built when it is needed.
+type lazyIndex struct {
+	once  sync.Once
+	index *searchIndex
 }
 
 // page is a whole list as JSON, without the brackets.
@@ -77,7 +82,7 @@ func (v *viewState) render(extensions []mesh.Extension, all *lists, now time.Tim
 	return next
 }
 
-// buildView decides what clients see. old is the view before, for the hysteresis of the search mode.
+// buildView decides what clients see. old is the view before, for the hysteresis of the search mode and for what is the same.
 func buildView(o ViewOptions, old *view, extensions []mesh.Extension, all *lists, now time.Time) (_ *view, next time.Time) {
 	v := &view{}
 	next = now.Add(time.Hour)
@@ -108,7 +113,7 @@ func buildView(o ViewOptions, old *view, extensions []mesh.Extension, all *lists
 			shown = append(shown, e)
 		}
 	}
-	v.setTools(items, o)
+	v.setTools(items, o, old)
 	entries[resources] = v.addSkills(entries[resources], all.skills, o)
 	for kind := range listKinds {
 		v.setEntries(kind, entries[kind], o)
@@ -132,13 +137,18 @@ func isListed(s *mesh.StateDoc, since time.Time, hideAfter time.Duration, now ti
 	return now.Before(until), until
 }
 
-func (v *view) setTools(items []*item, o ViewOptions) {
+func (v *view) setTools(items []*item, o ViewOptions, old *view) {
 	names := assignNames(items, o.Names, o.NameLimit)
 	v.tools = make([]listedTool, 0, len(items))
 	for _, it := range items {
 		v.tools = append(v.tools, listedTool{names[it], it})
 	}
 	slices.SortFunc(v.tools, func(a, b listedTool) int { return strings.Compare(a.name, b.name) })
+	if old.search != nil && slices.Equal(v.tools, old.tools) { // most changes are those of a state
+		v.tools, v.byName, v.modern, v.legacy, v.search = old.tools, old.byName, old.modern, old.legacy, old.search
+		return
+	}
+	v.search = &lazyIndex{}
 	v.byName = make(map[string]*listedTool, len(v.tools))
 	same := true
 	for i := range v.tools {

@@ -124,6 +124,30 @@ func TestDescriptorOrder(t *testing.T) {
 	}
 }
 
+// TestViewReuse: after a change that leaves the tools as they were, the view has the same list and the same index for search.
+func TestViewReuse(t *testing.T) {
+	x, y := extension("x", tool("x", "a")), extension("y", tool("y", "b"))
+	cache, none := &lists{}, &view{}
+	view := func(old *view, extensions ...mesh.Extension) *view {
+		cache.tools.update(extensions, slog.New(slog.DiscardHandler))
+		v, _ := buildView(ViewOptions{}.withDefaults(), old, extensions, cache, time.Unix(1000, 0))
+		return v
+	}
+	first := view(none, x)
+	first.find("a", "", 1)
+	restarting := x
+	state := *x.State
+	state.Reason = "it restarts"
+	restarting.State = &state
+	second, third := view(first, restarting), view(first, restarting, y)
+	if second.search != first.search || &second.modern.text[0] != &first.modern.text[0] {
+		t.Error("the list was made again")
+	}
+	if hits, _ := third.find("b", "", 1); third.search == first.search || len(hits) != 1 {
+		t.Errorf("after a new tool: %d hits", len(hits))
+	}
+}
+
 func TestFilters(t *testing.T) {
 	read := []string{"annotations", `{"readOnlyHint":true}`}
 	all := []mesh.Extension{

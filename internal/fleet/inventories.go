@@ -249,7 +249,11 @@ func (iv *inventories) removeEntries(b *bridge, u Update, now time.Time) {
 		iv.removeUndeclared(now)
 	}
 	for _, ref := range gone {
-		switch other := iv.declaredElsewhere(ref); {
+		var other *bridge
+		if ref.Instance == "" { // a manifest, which several bridges can have
+			other = iv.declaredElsewhere(ref)
+		}
+		switch {
 		case iv.checkHolder(b, ref) != nil, ref.Instance == "" && iv.announcesItself(ref.ID):
 		case ref.Instance != "" || other == nil:
 			iv.natives.removeInstance(ref.ID, ref.Instance, now)
