@@ -53,9 +53,9 @@ func (s *dueSignal) sendAt(at time.Time) {
 }
 
 func (s *dueSignal) expire() {
-	s.send()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	defer s.send() // after what is over was decided
 	if left := time.Until(s.last); left > 0 {
 		s.first = s.last
 		s.timer = time.AfterFunc(left, s.expire)

@@ -43,7 +43,7 @@ type Catalog struct {
 	check time.Duration // from one look at the bucket to the next
 	keep  time.Duration // how long what a new or purged bucket lacks is kept
 
-	searches sync.Mutex // held by a search for a name that is not registered, so that there is one at a time
+	forms lastForms
 
 	mu       sync.RWMutex
 	data     catalogData           // guarded by mu; written by Run's goroutine only

@@ -3,6 +3,8 @@ package mesh
 import (
 	"slices"
 	"strings"
+	"sync"
+	"weak"
 
 	"github.com/extmesh/extmesh/internal/wire"
 )
@@ -61,10 +63,26 @@ func (c *Catalog) Tool(name string) (Extension, *Tool, bool) {
 	return Extension{}, nil, false
 }
 
-// nameForms returns an index over all forms of the tools' names. It is built for each name that is not a registered one, because
-// such names are seldom, and the search for similar ones takes as long.
+// lastForms is the last index over all forms of the tools' names. It has several times the size of the names, so that searches at
+// the same time share it, and it is kept for as long as the memory is not needed.
+type lastForms struct {
+	mu       sync.Mutex
+	names    weak.Pointer[wire.Names]
+	id       string // of the catalog
+	revision uint64
+}
+
+// nameForms returns an index over all forms of the tools' names, which must not be changed. It is built when it is needed, because
+// names that are not registered are seldom, and the search for similar ones takes as long.
 func (c *Catalog) nameForms() *wire.Names {
+	c.forms.mu.Lock()
+	defer c.forms.mu.Unlock()
 	c.mu.RLock()
+	id, revision := c.data.id, c.data.revision
+	if last := c.forms.names.Value(); last != nil && c.forms.id == id && c.forms.revision == revision {
+		c.mu.RUnlock()
+		return last
+	}
 	specs := make([]*Spec, 0, len(c.data.exts))
 	for _, e := range c.data.exts {
 		specs = append(specs, e.Spec)
@@ -78,5 +96,6 @@ func (c *Catalog) nameForms() *wire.Names {
 		}
 		names.Set(s.ID, own)
 	}
+	c.forms.names, c.forms.id, c.forms.revision = weak.Make(names), id, revision
 	return names
 }

@@ -177,8 +177,6 @@ func (r *reception) receive(ctx context.Context, p *place) (json.RawMessage, err
 			case r.c.inbox.closed.Load() && len(p.replies) == 0:
 				r.ended = true // nothing can come or be sent any more
 				return nil, r.closed()
-			case r.t.direct != "" && r.c.mayNotAddress(&r.t):
-				return nil, r.notAddressed()
 			case r.isDenied():
 				return nil, r.denial()
 			case r.look():
@@ -217,13 +215,8 @@ func (r *reception) gaveUp(cause error) error {
 	if r.c.wasAway(r.t.connects) {
 		return r.lost()
 	}
-	if !r.looked && !r.streaming { // later, a call may run, and another one may have been denied since
-		switch {
-		case r.t.direct != "" && r.c.mayNotAddress(&r.t):
-			return r.notAddressed()
-		case r.isDenied():
-			return r.denial()
-		}
+	if !r.looked && !r.streaming && r.isDenied() { // later, a call may run, and another one may have been denied since
+		return r.denial()
 	}
 	r.silent()
 	return rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "%s did not answer in time", r.t.id)
@@ -235,13 +228,11 @@ func (r *reception) look() bool {
 	return false
 }
 
-// notAddressed is the error of a call to an instance that this user may not address.
-func (r *reception) notAddressed() error {
-	return rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "NATS denies this user the instances of %s", r.t.id)
-}
-
 // denial ends a call that NATS has denied.
 func (r *reception) denial() error {
+	if r.t.direct != "" { // other instances may be permitted, and the subject of all is
+		return rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "NATS denies this user the instances of %s", r.t.id)
+	}
 	r.denied, r.ended = true, true
 	return fmt.Errorf("%w: %w", rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "NATS does not allow this user to call %s (publish to %s)", r.t.id, r.t.to()), ErrDenied)
 }

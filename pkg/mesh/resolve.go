@@ -47,8 +47,6 @@ func (c *Catalog) Resolve(name string) (Extension, *Tool, error) {
 			return e, &Tool{Own: own, InputSchema: wire.EmptySchema}, nil
 		}
 	}
-	c.searches.Lock() // an index has several times the size of the catalog's names
-	defer c.searches.Unlock()
 	names := c.nameForms()
 	found := names.Lookup(name)
 	switch len(found) {
