@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -136,7 +138,7 @@ func drain(ctx context.Context, s *session, o drainOptions, id string) error {
 	if len(failed) == 0 {
 		awaitDraining(ctx, s, id, drains)
 	}
-	return printOperated(s, answers, failed, "draining")
+	return cmp.Or(interrupted(ctx), printOperated(s, answers, failed, "draining"))
 }
 
 // awaitDraining waits until the catalog shows no instance as ready that drains selects, so that the next drain counts on none of
@@ -252,17 +254,29 @@ func undrain(ctx context.Context, s *session, o drainOptions, id string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	var lost error // of the first instance that does not come back; the others restart all the same
+	ready, ids := map[string]wire.InstanceState{}, map[string]bool{}
 	for _, p := range spots {
 		if err := awaitReady(ctx, s, p); err != nil {
-			if !s.json {
-				_ = failed.report(s.app) // the error is more important
-			}
-			return fail(exitCode(err), "%s on %s did not come back: %w", p.id, p.name(), err).
-				with("extctl logs "+p.id+" --bridge "+p.bridge+" shows its output", nil)
+			lost = cmp.Or(lost, error(fail(exitCode(err), "%s on %s did not come back: %w", p.id, p.name(), err).
+				with("extctl logs "+p.id+" --bridge "+p.bridge+" shows its output", nil)))
+			continue
 		}
+		ready[p.instance], ids[p.id] = wire.InstanceState{}, true
 		if !s.json {
 			fmt.Fprintf(s.stdout, "%s: %s is ready after %s\n", terminal.Clean(p.name()), terminal.Clean(p.id), time.Since(began).Round(100*time.Millisecond))
 		}
+	}
+	// A drain that follows counts on them.
+	awaitShown(ctx, s, slices.Sorted(maps.Keys(ids)), ready, func(_, is wire.InstanceState) bool { return is.State == heartbeat.Ready })
+	if lost != nil {
+		if !s.json {
+			_ = failed.report(s.app) // the error is more important
+		}
+		return lost
+	}
+	if err := interrupted(ctx); err != nil {
+		return err
 	}
 	if s.json {
 		return printBridges(s, operatedOn(spots), failed)

@@ -127,7 +127,7 @@ func sinceTime(s string, now time.Time) (time.Time, error) {
 
 // wants reports whether a line is to be printed.
 func (s *selection) wants(l logLine) bool {
-	named := s.instance == l.source() || strings.HasPrefix(l.Instance, s.instance) || strings.HasSuffix(l.Instance, s.instance)
+	named := s.instance == l.source() && slices.Contains(s.ids, l.ID) || strings.HasPrefix(l.Instance, s.instance) || strings.HasSuffix(l.Instance, s.instance)
 	return !l.TS.Before(s.after) && named && (s.bridge == "" || l.Bridge == "" || l.Bridge == s.bridge)
 }
 
@@ -156,7 +156,7 @@ func (s logsCommand) run(ctx context.Context) error {
 			defer func() { _ = sub.Unsubscribe() }() // fails only if the connection is closed
 		}
 	}
-	past, failed, err := s.past(ctx)
+	past, newest, failed, err := s.past(ctx)
 	if err != nil {
 		return err
 	}
@@ -167,9 +167,7 @@ func (s logsCommand) run(ctx context.Context) error {
 			Failed failures  `json:"failed,omitempty"`
 		}{Lines: append([]logLine{}, past...), Failed: failed}), failed.exit())
 	}
-	seen := map[string]bool{}
 	for _, l := range past {
-		seen[l.key()] = true
 		if err := s.print(l); err != nil {
 			return err
 		}
@@ -186,7 +184,7 @@ func (s logsCommand) run(ctx context.Context) error {
 			return nats.ErrConnectionClosed
 		case m := <-live:
 			var l logLine
-			if json.Unmarshal(m.Data, &l) != nil || seen[l.key()] || !s.want.wants(l) {
+			if json.Unmarshal(m.Data, &l) != nil || !l.TS.After(newest[l.Instance]) || !s.want.wants(l) {
 				continue
 			}
 			if err := s.print(l); err != nil {
@@ -220,8 +218,9 @@ func (s *selection) nothing() string {
 var followTimeout = 2 * time.Second
 
 // past are the last lines that the bridges have stored, oldest first. It fails if no bridge of any of the extensions answers.
-// With follow, timeouts are no failure, because new lines can still arrive.
-func (s logsCommand) past(ctx context.Context) (past []logLine, failed failures, err error) {
+// With follow, timeouts are no failure, because new lines can still arrive. newest are the times of
+// the last stored lines of the instances.
+func (s logsCommand) past(ctx context.Context) (past []logLine, newest map[string]time.Time, failed failures, err error) {
 	type result struct {
 		answers []answer[storedLines]
 		failed  failures
@@ -241,7 +240,7 @@ func (s logsCommand) past(ctx context.Context) (past []logLine, failed failures,
 	answered, seen := false, map[string]bool{} // a bridge returns the lines of members with those of their parent
 	for _, r := range results {
 		if r.err != nil {
-			return nil, nil, r.err
+			return nil, nil, nil, r.err
 		}
 		for _, f := range r.failed { // a bridge of several extensions fails once
 			if !slices.ContainsFunc(failed, func(g failedJSON) bool { return g.Bridge == f.Bridge && g.code == f.code }) {
@@ -259,10 +258,14 @@ func (s logsCommand) past(ctx context.Context) (past []logLine, failed failures,
 	}
 	late := !slices.ContainsFunc(failed, func(f failedJSON) bool { return !errors.Is(f.err, context.DeadlineExceeded) })
 	if !answered && !(s.want.follow && late) {
-		return nil, nil, s.allFailed(failed)
+		return nil, nil, nil, s.allFailed(failed)
 	}
 	slices.SortStableFunc(past, func(a, b logLine) int { return a.TS.Compare(b.TS) })
-	return past[max(0, len(past)-max(s.want.lines, 0)):], failed, nil
+	newest = map[string]time.Time{}
+	for _, l := range past {
+		newest[l.Instance] = l.TS
+	}
+	return past[max(0, len(past)-max(s.want.lines, 0)):], newest, failed, nil
 }
 
 // storedLines are the last lines of an extension on one bridge.

@@ -60,6 +60,9 @@ func reload(ctx context.Context, s *session, bridges []string) error {
 		failed[n] = s.failureOf(failed[n].Bridge, s.hintBridge(ctx, failed[n].Bridge, failed[n].err))
 	}
 	awaitReloaded(ctx, s, before, answers)
+	if err := interrupted(ctx); err != nil {
+		return err
+	}
 	if s.json {
 		return printBridges(s, controls(answers), failed)
 	}

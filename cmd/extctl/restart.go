@@ -166,7 +166,15 @@ func restartAtOnce(ctx context.Context, s *session, o restartOptions, id string,
 	if s.json {
 		printed = printOperated(s, answers, failed, "restarting")
 	}
-	return printed
+	return cmp.Or(interrupted(ctx), printed)
+}
+
+// interrupted is the error of a command that the user has ended while it waited; the requests were accepted.
+func interrupted(ctx context.Context) error {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return silentError(exitInterrupted)
+	}
+	return nil
 }
 
 // instancesOf reads the instances of extensions from the catalog, by their names.
@@ -199,7 +207,7 @@ func awaitCatalog(ctx context.Context, s *session, shown func(context.Context) b
 	defer cancel()
 	for !shown(limited) {
 		if !pause.For(limited, shownPoll) {
-			if ctx.Err() == nil {
+			if !errors.Is(ctx.Err(), context.Canceled) {
 				s.note("the catalog does not show that yet")
 			}
 			return false

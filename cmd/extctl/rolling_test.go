@@ -304,10 +304,14 @@ func TestLogsOfAnInstance(t *testing.T) {
 		{"", true}, {"b1/2", true}, {"Zn4VWzX9kAEVgcTNtpHBoU", true}, {"HBoU", true}, {"Zn4V", true},
 		{"b1/1", false}, {"b2/2", false}, {"kAEV", false},
 	} {
-		s := selection{logsFlags: logsFlags{bridgeFlags: bridgeFlags{instance: tt.instance}}}
+		s := selection{logsFlags: logsFlags{bridgeFlags: bridgeFlags{instance: tt.instance}}, ids: []string{"x"}}
 		if got := s.wants(line); got != tt.want {
 			t.Errorf("--instance %q: the line is wanted: %v", tt.instance, got)
 		}
+	}
+	s := selection{logsFlags: logsFlags{bridgeFlags: bridgeFlags{instance: "b1/2"}}, ids: []string{"x"}}
+	if line.ID = "x.member"; s.wants(line) {
+		t.Error("the number of an instance is also that of a member's")
 	}
 }
 

@@ -178,8 +178,14 @@ func (t *taps) receive(s *session, m *nats.Msg) error {
 	case message.Error != nil:
 		t.fail(s, bridge, fmt.Errorf("bridge %s: %w", bridge, message.Error))
 	case message.Method == "end":
-		var end struct{ Dropped uint64 }
-		_ = json.Unmarshal(message.Params, &end) // 0 if it is missing
+		var end struct {
+			Dropped  uint64
+			Stopping bool
+		}
+		_ = json.Unmarshal(message.Params, &end) // 0 and false if they are missing
+		if end.Stopping {
+			s.note("extctl: bridge %s stops, and sends no more calls", terminal.Clean(bridge))
+		}
 		t.dropped += end.Dropped
 		delete(t.open, bridge)
 	case message.Method == "call":

@@ -41,11 +41,9 @@ func (c *control) tap(params json.RawMessage) (json.RawMessage, error) {
 			stop()
 			return
 		}
-		over := sendTapped(ctx, m, t, d)
+		sendTapped(ctx, m, t, d)
 		stop() // before the end is sent: its receiver may begin another tap
-		if over {
-			respond(m, "end", map[string]any{"dropped": t.Dropped.Load()})
-		}
+		respond(m, "end", map[string]any{"dropped": t.Dropped.Load(), "stopping": ctx.Err() != nil})
 	}
 	return json.Marshal(map[string]any{"for_ms": d.Milliseconds()})
 }
@@ -57,17 +55,17 @@ func respond(m *nats.Msg, method string, params any) {
 	}
 }
 
-// sendTapped sends the calls of a tap as notifications. It reports whether the tap's time is over.
-func sendTapped(ctx context.Context, m *nats.Msg, t *calls.Tap, d time.Duration) (over bool) {
+// sendTapped sends the calls of a tap as notifications, until its time is over or the bridge stops.
+func sendTapped(ctx context.Context, m *nats.Msg, t *calls.Tap, d time.Duration) {
 	end, second := time.NewTimer(d), time.NewTicker(time.Second)
 	defer end.Stop()
 	defer second.Stop()
 	for left := maxTapRate; ; {
 		select {
 		case <-ctx.Done():
-			return false
+			return
 		case <-end.C:
-			return true
+			return
 		case <-second.C:
 			left = maxTapRate
 		case r := <-t.Records:
