@@ -254,34 +254,54 @@ func undrain(ctx context.Context, s *session, o drainOptions, id string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	var lost error // of the first instance that does not come back; the others restart all the same
-	ready, ids := map[string]wire.InstanceState{}, map[string]bool{}
-	for _, p := range spots {
-		if err := awaitReady(ctx, s, p); err != nil {
-			lost = cmp.Or(lost, error(fail(exitCode(err), "%s on %s did not come back: %w", p.id, p.name(), err).
-				with("extctl logs "+p.id+" --bridge "+p.bridge+" shows its output", nil)))
-			continue
-		}
-		ready[p.instance], ids[p.id] = wire.InstanceState{}, true
-		if !s.json {
-			fmt.Fprintf(s.stdout, "%s: %s is ready after %s\n", terminal.Clean(p.name()), terminal.Clean(p.id), time.Since(began).Round(100*time.Millisecond))
-		}
-	}
-	// A drain that follows counts on them.
-	awaitShown(ctx, s, slices.Sorted(maps.Keys(ids)), ready, func(_, is wire.InstanceState) bool { return is.State == heartbeat.Ready })
-	if lost != nil {
+	if err := awaitBack(ctx, s, spots, began); err != nil {
 		if !s.json {
 			_ = failed.report(s.app) // the error is more important
 		}
-		return lost
-	}
-	if err := interrupted(ctx); err != nil {
 		return err
 	}
 	if s.json {
-		return printBridges(s, operatedOn(spots), failed)
+		return cmp.Or(interrupted(ctx), printBridges(s, operatedOn(spots), failed))
 	}
-	return failed.report(s.app)
+	return cmp.Or(interrupted(ctx), failed.report(s.app))
+}
+
+// awaitBack waits until instances that were restarted at the same time are ready, and until the catalog shows that, so that a drain
+// that follows counts on them. The error is that of the first one that does not come back; those of the others are printed.
+func awaitBack(ctx context.Context, s *session, spots []spot, began time.Time) error {
+	type end struct {
+		err  error
+		took time.Duration
+	}
+	ends := make([]chan end, len(spots))
+	for n, p := range spots {
+		ends[n] = make(chan end, 1)
+		go func() { // ends with ctx; it is waited for below
+			err := awaitReady(ctx, s, p)
+			ends[n] <- end{err, time.Since(began)}
+		}()
+	}
+	var lost error
+	ready, ids := map[string]wire.InstanceState{}, map[string]bool{}
+	for n, p := range spots {
+		e := <-ends[n]
+		switch err := e.err; {
+		case err == nil:
+			ready[p.instance], ids[p.id] = wire.InstanceState{}, true
+			if !s.json {
+				fmt.Fprintf(s.stdout, "%s: %s is ready after %s\n", terminal.Clean(p.name()), terminal.Clean(p.id), e.took.Round(100*time.Millisecond))
+			}
+		case lost == nil:
+			lost = fail(exitCode(err), "%s on %s did not come back: %w", p.id, p.name(), err).
+				with("extctl logs "+p.id+" --bridge "+p.bridge+" shows its output", nil)
+		default:
+			s.note("%s on %s did not come back: %v", terminal.Clean(p.id), terminal.Clean(p.name()), err)
+		}
+	}
+	if ctx.Err() == nil {
+		awaitShown(ctx, s, slices.Sorted(maps.Keys(ids)), ready, func(_, is wire.InstanceState) bool { return is.State == heartbeat.Ready })
+	}
+	return lost
 }
 
 // restartEach requests the restart of instances, at the same time. It returns those that restart, and the bridges that fail.

@@ -156,7 +156,7 @@ func (s logsCommand) run(ctx context.Context) error {
 			defer func() { _ = sub.Unsubscribe() }() // fails only if the connection is closed
 		}
 	}
-	past, newest, failed, err := s.past(ctx)
+	past, seen, failed, err := s.past(ctx)
 	if err != nil {
 		return err
 	}
@@ -184,7 +184,7 @@ func (s logsCommand) run(ctx context.Context) error {
 			return nats.ErrConnectionClosed
 		case m := <-live:
 			var l logLine
-			if json.Unmarshal(m.Data, &l) != nil || !l.TS.After(newest[l.Instance]) || !s.want.wants(l) {
+			if json.Unmarshal(m.Data, &l) != nil || seen[l.key()] || !s.want.wants(l) {
 				continue
 			}
 			if err := s.print(l); err != nil {
@@ -218,9 +218,9 @@ func (s *selection) nothing() string {
 var followTimeout = 2 * time.Second
 
 // past are the last lines that the bridges have stored, oldest first. It fails if no bridge of any of the extensions answers.
-// With follow, timeouts are no failure, because new lines can still arrive. newest are the times of
-// the last stored lines of the instances.
-func (s logsCommand) past(ctx context.Context) (past []logLine, newest map[string]time.Time, failed failures, err error) {
+// With follow, timeouts are no failure, because new lines can still arrive. seen has the keys of all
+// stored lines.
+func (s logsCommand) past(ctx context.Context) (past []logLine, seen map[string]bool, failed failures, err error) {
 	type result struct {
 		answers []answer[storedLines]
 		failed  failures
@@ -237,7 +237,8 @@ func (s logsCommand) past(ctx context.Context) (past []logLine, newest map[strin
 		wg.Go(func() { results[n].answers, results[n].failed = s.stored(ctx, id, only, bridges) }) // ends with ctx
 	}
 	wg.Wait()
-	answered, seen := false, map[string]bool{} // a bridge returns the lines of members with those of their parent
+	answered := false
+	seen = map[string]bool{} // a bridge returns the lines of members with those of their parent
 	for _, r := range results {
 		if r.err != nil {
 			return nil, nil, nil, r.err
@@ -261,11 +262,7 @@ func (s logsCommand) past(ctx context.Context) (past []logLine, newest map[strin
 		return nil, nil, nil, s.allFailed(failed)
 	}
 	slices.SortStableFunc(past, func(a, b logLine) int { return a.TS.Compare(b.TS) })
-	newest = map[string]time.Time{}
-	for _, l := range past {
-		newest[l.Instance] = l.TS
-	}
-	return past[max(0, len(past)-max(s.want.lines, 0)):], newest, failed, nil
+	return past[max(0, len(past)-max(s.want.lines, 0)):], seen, failed, nil
 }
 
 // storedLines are the last lines of an extension on one bridge.
@@ -290,6 +287,7 @@ func (s logsCommand) stored(ctx context.Context, id string, only bridgeFlags, br
 	params := only.params(id)
 	params["lines"] = max(s.want.lines, 1)
 	if s.want.follow {
+		params["lines"] = maxLines // also those that are not printed: they must not follow newer ones
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, followTimeout)
 		defer cancel()

@@ -60,11 +60,8 @@ func reload(ctx context.Context, s *session, bridges []string) error {
 		failed[n] = s.failureOf(failed[n].Bridge, s.hintBridge(ctx, failed[n].Bridge, failed[n].err))
 	}
 	awaitReloaded(ctx, s, before, answers)
-	if err := interrupted(ctx); err != nil {
-		return err
-	}
 	if s.json {
-		return printBridges(s, controls(answers), failed)
+		return cmp.Or(interrupted(ctx), printBridges(s, controls(answers), failed))
 	}
 	for _, a := range answers {
 		fmt.Fprintf(s.stdout, "%s: %s\n", terminal.Clean(a.Bridge), terminal.Clean(reloadedText(a.parsed)))
@@ -72,7 +69,7 @@ func reload(ctx context.Context, s *session, bridges []string) error {
 			s.note("extctl hosts lists the problems of %s", terminal.Clean(a.Bridge))
 		}
 	}
-	return failed.report(s.app)
+	return cmp.Or(interrupted(ctx), failed.report(s.app))
 }
 
 // awaitReloaded waits until the catalog shows none of the instances as ready that the bridges have replaced or stopped, so that the

@@ -88,9 +88,9 @@ func restart(ctx context.Context, s *session, o restartOptions, id string) error
 				return err
 			}
 			if s.json {
-				return printBridges(s, operatedOn(r.done), r.failed)
+				return cmp.Or(interrupted(ctx), printBridges(s, operatedOn(r.done), r.failed))
 			}
-			return reported
+			return cmp.Or(interrupted(ctx), reported)
 		}
 	}
 	return restartAtOnce(ctx, s, o, id, bridges)

@@ -33,6 +33,7 @@ type catalogData struct {
 	names     nameIndex
 
 	hookChanges uint64 // number of changes of specs with hooks; never starts over
+	specChanges uint64 // the same of all specs
 }
 
 func newCatalogData() catalogData {
@@ -170,6 +171,7 @@ func (d *catalogData) setExtension(kind, id string, ch change) {
 			e.Spec = doc
 		}
 		d.names.add(e.Spec)
+		d.specChanges++
 		if len(old.Hooks)+len(e.Spec.Hooks) > 0 {
 			d.hookChanges++
 		}

@@ -66,10 +66,9 @@ func (c *Catalog) Tool(name string) (Extension, *Tool, bool) {
 // lastForms is the last index over all forms of the tools' names. It has several times the size of the names, so that searches at
 // the same time share it, and it is kept for as long as the memory is not needed.
 type lastForms struct {
-	mu       sync.Mutex
-	names    weak.Pointer[wire.Names]
-	id       string // of the catalog
-	revision uint64
+	mu    sync.Mutex
+	names weak.Pointer[wire.Names]
+	as    uint64 // specChanges
 }
 
 // nameForms returns an index over all forms of the tools' names, which must not be changed. It is built when it is needed, because
@@ -78,8 +77,8 @@ func (c *Catalog) nameForms() *wire.Names {
 	c.forms.mu.Lock()
 	defer c.forms.mu.Unlock()
 	c.mu.RLock()
-	id, revision := c.data.id, c.data.revision
-	if last := c.forms.names.Value(); last != nil && c.forms.id == id && c.forms.revision == revision {
+	as := c.data.specChanges
+	if last := c.forms.names.Value(); last != nil && c.forms.as == as {
 		c.mu.RUnlock()
 		return last
 	}
@@ -96,6 +95,6 @@ func (c *Catalog) nameForms() *wire.Names {
 		}
 		names.Set(s.ID, own)
 	}
-	c.forms.names, c.forms.id, c.forms.revision = weak.Make(names), id, revision
+	c.forms.names, c.forms.as = weak.Make(names), as
 	return names
 }

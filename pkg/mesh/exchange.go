@@ -204,8 +204,11 @@ func (r *reception) isDenied() bool {
 	if r.c.traffic.DeniedSince(r.t.to(), r.began) {
 		return true
 	}
-	err := r.c.nc.LastError()
-	return err != r.before && errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), `Publish to "`+r.t.to()+`"`)
+	err, subject := r.c.nc.LastError(), `Publish to "`+r.t.to()+`"`
+	if r.c.traffic == nil && r.t.direct != "" { // the last error may be of another instance, which is denied in the same way
+		subject = `Publish to "` + r.t.subject + `.`
+	}
+	return err != r.before && errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), subject)
 }
 
 func (r *reception) gaveUp(cause error) error {
