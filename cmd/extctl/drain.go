@@ -267,7 +267,7 @@ func undrain(ctx context.Context, s *session, o drainOptions, id string) error {
 }
 
 // awaitBack waits until instances that were restarted at the same time are ready, and until the catalog shows that, so that a drain
-// that follows counts on them. The error is that of the first one that does not come back; those of the others are printed.
+// that follows counts on them. It returns the error of the first one that does not come back, and prints the others.
 func awaitBack(ctx context.Context, s *session, spots []spot, began time.Time) error {
 	type end struct {
 		err  error

@@ -155,7 +155,7 @@ type reception struct {
 	before    error  // the connection's last error when the request was sent
 	began     time.Time
 	denied    bool   // NATS denied the request
-	looked    bool   // whether NATS denied it was asked in time
+	looked    bool   // while it was new, NATS had not denied it
 	streaming bool   // frames have come, or will: silence means something
 	ended     bool   // nothing more will come
 	chunks    int    // number
