@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -267,7 +268,8 @@ func undrain(ctx context.Context, s *session, o drainOptions, id string) error {
 }
 
 // awaitBack waits until instances that were restarted at the same time are ready, and until the catalog shows that, so that a drain
-// that follows counts on them. It returns the error of the first one that does not come back, and prints the others.
+// that follows counts on them. It returns the error of the first one that does not come back, and prints the others unless the output
+// is JSON.
 func awaitBack(ctx context.Context, s *session, spots []spot, began time.Time) error {
 	type end struct {
 		err  error
@@ -294,6 +296,7 @@ func awaitBack(ctx context.Context, s *session, spots []spot, began time.Time) e
 		case lost == nil:
 			lost = fail(exitCode(err), "%s on %s did not come back: %w", p.id, p.name(), err).
 				with("extctl logs "+p.id+" --bridge "+p.bridge+" shows its output", nil)
+		case errors.Is(err, context.Canceled): // the user has ended the wait
 		default:
 			s.note("%s on %s did not come back: %v", terminal.Clean(p.id), terminal.Clean(p.name()), err)
 		}
