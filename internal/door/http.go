@@ -308,6 +308,11 @@ func (x *exchange) tooLarge() *fault {
 func (x *exchange) request(q *request) {
 	header := x.r.Header.Get(mcp.HeaderVersion)
 	x.w.note(q)
+	if x.usage.unread.Load() > maxUnread {
+		x.w.Header().Set("Retry-After", "1")
+		x.h.refuse(x.w, x.r, &fault{http.StatusTooManyRequests, "this client does not read the answers that it has requested: try again later", "rate"}, x.token.Name)
+		return
+	}
 	if e := q.parse(); e != nil {
 		if other := mcp.CheckVersionHeader(x.r.Header, &q.params); e.Code == mcp.CodeUnsupportedVersion && header != "" && other != nil {
 			e = other

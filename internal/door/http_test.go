@@ -701,7 +701,7 @@ func (d *deadlines) SetWriteDeadline(at time.Time) error { d.last = at; return n
 // TestStreamsStayOpen: no deadline is left when an event is written, because HTTP/2 resets a stream at its deadline.
 func TestStreamsStayOpen(t *testing.T) {
 	w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
-	p := &reply{x: &exchange{w: &recorder{ResponseWriter: w}}}
+	p := &reply{x: &exchange{usage: new(usage), w: &recorder{ResponseWriter: w}}}
 	p.notify([]byte(`{"method":"x"}`))
 	if !w.Flushed || !w.last.IsZero() || !strings.Contains(w.Body.String(), `data: {"method":"x"}`) {
 		t.Errorf("flushed %v, deadline %s: %s", w.Flushed, w.last, w.Body)

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/mcp"
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -278,6 +279,23 @@ func TestSlowReader(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestUnreadAnswers: a client whose answers take too much memory, because it does not read them, gets no more.
+func TestUnreadAnswers(t *testing.T) {
+	_, d := helloBed(t)
+	w := d.web(t, HTTPOptions{})
+	unread := &w.h.users.of("").unread
+	list := func() answer { return w.do("POST", "", modernList, modernHeader("tools/list", "")) }
+	unread.Store(maxUnread + 1)
+	if a := list(); a.status != http.StatusTooManyRequests || a.header.Get("Retry-After") == "" {
+		t.Errorf("over the limit: %+v", a)
+	}
+	unread.Store(0)
+	if a := list(); a.status != http.StatusOK {
+		t.Errorf("under the limit: %+v", a)
+	}
+	natstest.Eventually(t, "nothing is being written", func() bool { return unread.Load() == 0 })
 }
 
 // TestSlowAnswer checks that an answer of the modern era that takes long becomes a stream, unless the client takes only JSON.

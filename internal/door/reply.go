@@ -74,6 +74,8 @@ func (p *reply) notify(message []byte) {
 func (p *reply) end(status int, message []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.x.usage.unread.Add(int64(len(message)))
+	defer p.x.usage.unread.Add(-int64(len(message)))
 	if p.keepAlive != nil {
 		p.keepAlive.Stop()
 		p.keepAlive = nil

@@ -12,12 +12,14 @@ import (
 const (
 	burstOf        = 4 // seconds of the rate that may come at once
 	maxUserStreams = 1000
+	maxUnread      = 256 << 20 // bytes of answers that are being written: a client that does not read them asks for no more
 )
 
 // usage is what one client, or all clients with one token, use of the Door.
 type usage struct {
 	calls    atomic.Int64 // in flight
 	streams  atomic.Int64
+	unread   atomic.Int64  // bytes of answers that are being written
 	followed int           // resources; guarded by the mutex of updates
 	requests *rate.Limiter // nil: no limit
 }
