@@ -183,10 +183,12 @@ func (s *session) failureOf(bridge string, err error) failedJSON {
 	return failedJSON{Bridge: bridge, Error: s.fault(code, err), code: code, err: err}
 }
 
-// report prints the errors on stderr and returns the exit code.
+// report prints the errors on stderr, except that the user has ended the command, and returns the exit code.
 func (f failures) report(a *app) error {
 	for _, b := range f {
-		a.printError(b.code, b.err)
+		if !errors.Is(b.err, context.Canceled) {
+			a.printError(b.code, b.err)
+		}
 	}
 	return f.exit()
 }

@@ -287,7 +287,7 @@ func (s logsCommand) stored(ctx context.Context, id string, only bridgeFlags, br
 	params := only.params(id)
 	params["lines"] = max(s.want.lines, 1)
 	if s.want.follow {
-		params["lines"] = max(s.want.lines, 100) // also those that are not printed: they must not follow newer ones
+		params["lines"] = maxLines // also those that are not printed: they must not follow newer ones
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, followTimeout)
 		defer cancel()

@@ -69,10 +69,7 @@ func reload(ctx context.Context, s *session, bridges []string) error {
 			s.note("extctl hosts lists the problems of %s", terminal.Clean(a.Bridge))
 		}
 	}
-	if err := interrupted(ctx); err != nil {
-		return err
-	}
-	return failed.report(s.app)
+	return cmp.Or(interrupted(ctx), failed.report(s.app))
 }
 
 // awaitReloaded waits until the catalog shows none of the instances as ready that the bridges have replaced or stopped, so that the

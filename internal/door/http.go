@@ -308,9 +308,7 @@ func (x *exchange) tooLarge() *fault {
 func (x *exchange) request(q *request) {
 	header := x.r.Header.Get(mcp.HeaderVersion)
 	x.w.note(q)
-	if x.usage.unread.Load() > maxUnread {
-		x.w.Header().Set("Retry-After", "1")
-		x.h.refuse(x.w, x.r, &fault{http.StatusTooManyRequests, "this client does not read the answers that it has requested: try again later", "rate"}, x.token.Name)
+	if x.refusesUnread() {
 		return
 	}
 	if e := q.parse(); e != nil {
@@ -332,6 +330,17 @@ func (x *exchange) request(q *request) {
 	default:
 		x.legacy(q)
 	}
+}
+
+// refusesUnread refuses a request if too much is being written already.
+func (x *exchange) refusesUnread() bool {
+	if x.usage.unread.Load() <= maxUnread {
+		return false
+	}
+	x.w.Header().Set("Retry-After", "1")
+	x.h.refuse(x.w, x.r, &fault{http.StatusTooManyRequests,
+		"earlier answers with this token, or without tokens those to all clients, have not been read: try again later", "rate"}, x.token.Name)
+	return true
 }
 
 // modern answers a request of the modern era. It is independent of all others, and is cancelled when its connection is

@@ -11,11 +11,13 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -296,6 +298,38 @@ func TestUnreadAnswers(t *testing.T) {
 		t.Errorf("under the limit: %+v", a)
 	}
 	natstest.Eventually(t, "nothing is being written", func() bool { return unread.Load() == 0 })
+}
+
+// TestUnreadIsCounted checks that answers and events count as unread while they are being written, and not afterwards.
+func TestUnreadIsCounted(t *testing.T) {
+	message := []byte(`{"jsonrpc":"2.0","id":1,"result":{}}`)
+	for name, send := range map[string]func(p *reply){
+		"answer": func(p *reply) { p.end(http.StatusOK, message) },
+		"event":  func(p *reply) { p.notify(message) },
+	} {
+		u := new(usage)
+		w := &unreadWriter{ResponseRecorder: httptest.NewRecorder(), unread: &u.unread}
+		p := &reply{x: &exchange{w: &recorder{ResponseWriter: w}, usage: u}}
+		send(p)
+		if w.most < int64(len(message)) || u.unread.Load() != 0 {
+			t.Errorf("%s: %d bytes are unread during the write, %d after it", name, w.most, u.unread.Load())
+		}
+		if p.keepAlive != nil {
+			p.keepAlive.Stop()
+		}
+	}
+}
+
+// unreadWriter keeps how much was unread during a write.
+type unreadWriter struct {
+	*httptest.ResponseRecorder
+	unread *atomic.Int64
+	most   int64
+}
+
+func (w *unreadWriter) Write(p []byte) (int, error) {
+	w.most = max(w.most, w.unread.Load())
+	return w.ResponseRecorder.Write(p)
 }
 
 // TestSlowAnswer checks that an answer of the modern era that takes long becomes a stream, unless the client takes only JSON.

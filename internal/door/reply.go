@@ -74,8 +74,6 @@ func (p *reply) notify(message []byte) {
 func (p *reply) end(status int, message []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.x.usage.unread.Add(int64(len(message)))
-	defer p.x.usage.unread.Add(-int64(len(message)))
 	if p.keepAlive != nil {
 		p.keepAlive.Stop()
 		p.keepAlive = nil
@@ -89,6 +87,7 @@ func (p *reply) end(status int, message []byte) {
 	case message == nil:
 		p.x.w.WriteHeader(http.StatusAccepted)
 	default:
+		defer p.x.usage.addUnread(len(message))()
 		writeJSON(p.x.w, status, message)
 	}
 	if p.record != nil {
@@ -114,6 +113,7 @@ func (p *reply) write(text []byte) {
 	if p.failed {
 		return
 	}
+	defer p.x.usage.addUnread(len(text))()
 	_ = http.NewResponseController(p.x.w).SetWriteDeadline(time.Now().Add(eventTimeout + time.Duration(len(text))*time.Second/slowest))
 	_, err := p.x.w.Write(text)
 	p.failed = err != nil

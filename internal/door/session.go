@@ -316,6 +316,9 @@ func (x *exchange) session() {
 		return
 	}
 	defer n.use()()
+	if x.refusesUnread() {
+		return
+	}
 	end, ok := x.usage.addStream()
 	if !ok {
 		x.tooMany("streams")

@@ -12,14 +12,14 @@ import (
 const (
 	burstOf        = 4 // seconds of the rate that may come at once
 	maxUserStreams = 1000
-	maxUnread      = 256 << 20 // bytes of answers that are being written: a client that does not read them asks for no more
+	maxUnread      = 256 << 20 // bytes of answers and events that are being written: over it, no more can be requested
 )
 
 // usage is what one client, or all clients with one token, use of the Door.
 type usage struct {
 	calls    atomic.Int64 // in flight
 	streams  atomic.Int64
-	unread   atomic.Int64  // bytes of answers that are being written
+	unread   atomic.Int64  // bytes of answers and events that are being written
 	followed int           // resources; guarded by the mutex of updates
 	requests *rate.Limiter // nil: no limit
 }
@@ -48,6 +48,12 @@ func (u *usage) addStream() (end func(), ok bool) {
 		return nil, false
 	}
 	return func() { u.streams.Add(-1) }, true
+}
+
+// addUnread counts bytes that are being written, until written is called.
+func (u *usage) addUnread(bytes int) (written func()) {
+	u.unread.Add(int64(bytes))
+	return func() { u.unread.Add(-int64(bytes)) }
 }
 
 // users are the usages of an HTTP server, by principal.
