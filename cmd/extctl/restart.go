@@ -324,7 +324,7 @@ func (r *rolling) one(ctx context.Context, p spot, spots []spot) error {
 	defer cancel()
 	params := map[string]any{"id": p.id, "instance": p.instance}
 	if r.othersReady(p, spots) {
-		params["drain_ms"] = min(drainLimit, r.opt.each).Milliseconds() // an older bridge ignores it
+		params["drain_ms"] = min(drainLimit, r.opt.each/2).Milliseconds() // the other half is for its start; an older bridge ignores it
 	}
 	before, _ := instancesOf(ctx, r.s, p.id) // without it, the catalog is not waited for
 	if a := requestBridge[operated](ctx, r.s, p.bridge, "restart", params); a.err != nil {

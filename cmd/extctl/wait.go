@@ -96,11 +96,7 @@ func waitFor(ctx context.Context, c *mesh.Catalog, id, want string) error {
 		if err != nil || want != string(heartbeat.Ready) {
 			return err
 		}
-		e, ok := c.Get(id)
-		if !ok { // removed meanwhile
-			continue
-		}
-		toolsCtx, cancel := context.WithTimeout(ctx, toolsTimeout-readyFor(e))
+		toolsCtx, cancel := context.WithTimeout(ctx, toolsTimeout)
 		err = c.WaitFor(toolsCtx, func(c *mesh.Catalog) bool {
 			e, _ := c.Get(id)
 			return !is(c) || toolsKnown(e)
@@ -115,16 +111,6 @@ func waitFor(ctx context.Context, c *mesh.Catalog, id, want string) error {
 			return err
 		}
 	}
-}
-
-// readyFor is how long the extension has had a ready instance.
-func readyFor(e mesh.Extension) (longest time.Duration) {
-	for _, i := range e.State.Instances {
-		if i.State == heartbeat.Ready {
-			longest = max(longest, time.Since(i.Since))
-		}
-	}
-	return longest
 }
 
 // toolsKnown reports whether the catalog has the extension's tools: the registry has completed the handshake with it.

@@ -191,7 +191,7 @@ func (b *Breaker) HalfOpen() {
 }
 
 // State returns the state and, if it is open, the time of the next probe. An open breaker is half-open when its delay
-// is over; OnChange receives that only with the next Acquire, because no timer runs here.
+// is over. OnChange is called for that only with the next Acquire, because no timer runs here: an owner that needs it earlier starts one.
 func (b *Breaker) State() (state heartbeat.BreakerState, retryAt time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

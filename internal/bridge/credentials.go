@@ -11,10 +11,10 @@ import (
 // credentials sets the reason of a ready instance while its HTTP server rejects the credentials of calls. Such a server
 // may still accept initialize and ping, so that nothing else in the catalog would show the problem.
 type credentials struct {
-	show    func(reason string) // sets the reason of a ready instance
-	since   atomic.Int64        // unix nanoseconds of the first rejected call; 0: calls are accepted
-	renew   func()              // starts a new run if the files with the credentials have changed
-	renewed atomic.Int64        // unix nanoseconds of the last call of renew
+	show    func(reason string)       // sets the reason of a ready instance
+	since   atomic.Pointer[time.Time] // of the first rejected call; nil: calls are accepted
+	renew   func()                    // starts a new run if the files with the credentials have changed
+	renewed atomic.Pointer[time.Time] // the last call of renew
 }
 
 // renewEvery is the minimum time between two looks at the files.
@@ -28,10 +28,11 @@ const showRefusal = 30 * time.Second
 func (c *credentials) refused(e *rpc.Error) {
 	switch status, _, _ := strings.Cut(e.Details().Status, " "); status {
 	case "401", "403", "407":
-		if last, now := c.renewed.Load(), time.Now().UnixNano(); now-last > int64(renewEvery) && c.renewed.CompareAndSwap(last, now) {
+		now := time.Now()
+		if last := c.renewed.Load(); (last == nil || now.Sub(*last) > renewEvery) && c.renewed.CompareAndSwap(last, &now) {
 			c.renew()
 		}
-		if c.since.CompareAndSwap(0, time.Now().UnixNano()) {
+		if c.since.CompareAndSwap(nil, &now) {
 			c.show("a call was refused: " + e.Message)
 		}
 	}
@@ -40,7 +41,7 @@ func (c *credentials) refused(e *rpc.Error) {
 // accepted records a successful call.
 func (c *credentials) accepted() {
 	since := c.since.Load()
-	if since != 0 && time.Now().UnixNano()-since > int64(showRefusal) && c.since.CompareAndSwap(since, 0) {
+	if since != nil && time.Since(*since) > showRefusal && c.since.CompareAndSwap(since, nil) {
 		c.show("")
 	}
 }

@@ -228,6 +228,7 @@ func (s *instance) breakerChanged(to heartbeat.BreakerState, retryAt time.Time) 
 	log := s.log.With("name", s.breaker.Name())
 	if to == heartbeat.BreakerOpen {
 		log.Warn("breaker open", "retry_at", retryAt)
+		time.AfterFunc(time.Until(retryAt), s.changed) // half-open: callers that have other instances make no call that would show it
 	} else {
 		log.Info("breaker " + string(to))
 	}

@@ -4,10 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
+	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/breaker"
 	state "github.com/extmesh/extmesh/internal/instance"
 	"github.com/extmesh/extmesh/internal/serve"
 	"github.com/extmesh/extmesh/internal/wire"
@@ -83,4 +87,25 @@ func TestEndOfServingIsReported(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestOpenBreakerIsReportedAgain checks that the catalog shows a breaker as half-open when its delay is over, without a call:
+// callers that have other instances make none.
+func TestOpenBreakerIsReportedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var shown []heartbeat.BreakerState
+		s := &instance{log: slog.New(slog.DiscardHandler)}
+		s.changed = func() { shown = append(shown, s.breakerState().State) }
+		s.breaker = breaker.New("b", breaker.Settings{Threshold: 1, OnChange: s.breakerChanged})
+		token, err := s.breaker.Acquire()
+		if err != nil {
+			t.Fatal(err)
+		}
+		token.Done(breaker.Failure)
+		time.Sleep(11 * time.Second) // fake time
+		synctest.Wait()
+		if want := []heartbeat.BreakerState{heartbeat.BreakerOpen, heartbeat.BreakerHalfOpen}; !slices.Equal(shown, want) {
+			t.Errorf("the catalog shows %v, want %v", shown, want)
+		}
+	})
 }

@@ -46,7 +46,7 @@ type call struct {
 type frames struct {
 	stream    bool                 // the caller does
 	framing   sync.Mutex           // held while a frame is sent, and while the answer is claimed, which makes the answer the last message
-	lastFrame atomic.Int64         // unix nanoseconds; 0: none sent yet
+	lastFrame atomic.Int64         // nanoseconds since began; 0: none sent yet
 	token     string               // guarded by the publisher's streams
 	flow      atomic.Pointer[flow] // of an answer in chunks
 }

@@ -60,7 +60,7 @@ func (t *streams) tick(now time.Time) {
 			switch last := c.lastFrame.Load(); {
 			case last == 0 && now.Sub(c.began) >= wire.AcceptedAfter:
 				c.frame(wire.FrameAccepted, nil)
-			case last != 0 && now.UnixNano()-last >= int64(wire.KeepaliveEvery-wire.StreamTick):
+			case last != 0 && now.Sub(c.began)-time.Duration(last) >= wire.KeepaliveEvery-wire.StreamTick:
 				c.frame(wire.FrameKeepalive, nil)
 			}
 		})
@@ -144,7 +144,7 @@ func (c *call) frame(kind string, body []byte) {
 		return
 	}
 	if c.send(kind, body, 0) {
-		c.lastFrame.Store(time.Now().UnixNano())
+		c.lastFrame.Store(max(1, int64(time.Since(c.began)))) // the clock may be set back
 	}
 }
 

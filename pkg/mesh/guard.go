@@ -15,8 +15,11 @@ const freshness = 10 * time.Second
 // throughEvery is how often a call is allowed although the catalog shows an open breaker: the catalog may be wrong.
 const throughEvery = time.Second
 
+// longestDelay limits how long a caller is told to wait: no breaker is open for longer, but the bridge's clock may be ahead.
+const longestDelay = 2 * time.Minute
+
 // guard is the state of one extension's failures at a Client: its breaker, the last call that was allowed although the
-// catalog shows an open breaker, and the last report to the registry.
+// catalog shows an open breaker, and the last suspicion that was reported.
 type guard struct {
 	id      string
 	breaker *breaker.Breaker
@@ -84,6 +87,6 @@ func (c *Client) heed(g *guard, e Extension, now time.Time) *rpc.Error {
 		g.through = now
 		return nil
 	}
-	return rpc.NewError(rpc.CodeBreakerOpen, rpc.Details{Ran: rpc.RanNo, RetryAfterMS: b.RetryAt.Sub(now).Milliseconds(),
+	return rpc.NewError(rpc.CodeBreakerOpen, rpc.Details{Ran: rpc.RanNo, RetryAfterMS: min(b.RetryAt.Sub(now), longestDelay).Milliseconds(),
 		State: string(e.State.State), Reason: e.State.Reason}, "the breaker of %s is open in the catalog: it does not answer (%s)", g.id, e.State.Reason)
 }

@@ -122,6 +122,9 @@ func TestFleetsBreaker(t *testing.T) {
 	if !errors.Is(err, rpc.CodeBreakerOpen) || !strings.Contains(err.Error(), "not answering") {
 		t.Errorf("the second call within a second: %v", err)
 	}
+	if e, ok := errors.AsType[*rpc.Error](err); !ok || e.Details().RetryAfterMS != longestDelay.Milliseconds() {
+		t.Errorf("it shall be tried again after %+v", e)
+	}
 	past := time.Now().Add(-time.Second)
 	b.put("state.echo", open(past))
 	await(t, catalog, "the news arrives", func(c *Catalog) bool {

@@ -62,7 +62,7 @@ func (s shown) mayReturn(id string) bool {
 		return false
 	}
 	return e.State.State == heartbeat.Ready || wire.IsReturning(e.State) ||
-		e.State.State == heartbeat.Lost && time.Since(e.State.Since) < justNow
+		e.State.State == heartbeat.Lost && time.Since(e.State.Since).Abs() < justNow // the registry's clock may be ahead
 }
 
 // hasStopped reports whether the catalog shows that the extension takes no calls and is not on its way back.
