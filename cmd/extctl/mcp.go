@@ -294,9 +294,10 @@ func (l *mcpLink) connect(ctx context.Context, target daemon.Target) error {
 		if e, ok := catalog.Get(id); ok && e.Spec != nil && e.Spec.Subject != "" { // which may have another prefix
 			subject = strings.TrimSuffix(e.Spec.Subject, ".rpc") + ".event"
 		}
+		before := nc.LastError() // NATS may have denied it once, and permit it now
 		s, err := nc.Subscribe(subject, func(m *nats.Msg) { receive(m.Data) })
-		if err == nil && nc.FlushTimeout(time.Second) == nil { // NATS may deny it
-			if denied, ok := natsconn.DeniedSubscription(nc.LastError()); ok && denied == subject {
+		if err == nil && nc.FlushTimeout(time.Second) == nil {
+			if denied, ok := natsconn.DeniedSubscription(nc.LastError()); ok && denied == subject && nc.LastError() != before {
 				_ = s.Unsubscribe()
 				return nil, fmt.Errorf("%w: %w", mesh.ErrDenied, nc.LastError())
 			}

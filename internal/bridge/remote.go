@@ -46,7 +46,7 @@ func (s *instance) runRemote(ctx context.Context, ready func()) error {
 			f.reopened.Store(&result)
 			f.messages.forgetLevel()
 		},
-		OnGap:  s.updates.missed,
+		OnGap:  func() { s.updates.resume(f.conn) }, // the server may have been replaced
 		Logger: s.log,
 	})
 	f.conn = conn

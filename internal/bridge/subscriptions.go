@@ -138,7 +138,8 @@ type ignored struct{}
 // Deliver implements jsonrpc.Sink.
 func (ignored) Deliver(*jsonrpc.Exchange, jsonrpc.Reply) {}
 
-// resume subscribes to everything again, at a server that was started or has lost its session.
+// resume subscribes to everything again, at a server that was started, has lost its session, or may have been replaced. It also
+// publishes that each resource may have changed.
 func (s *subscriptions) resume(to jsonrpc.Starter) {
 	s.mu.Lock()
 	s.to = to
@@ -147,16 +148,6 @@ func (s *subscriptions) resume(to jsonrpc.Starter) {
 	deadline := time.Now().Add(subscriptionTimeout)
 	for _, uri := range uris {
 		to.Start(&jsonrpc.Exchange{Method: "resources/subscribe", Params: uriParams(uri), Deadline: deadline, Sink: &subscribing{all: s, uri: uri}})
-	}
-}
-
-// missed publishes that each resource may have changed.
-func (s *subscriptions) missed() {
-	s.mu.Lock()
-	uris := slices.Collect(maps.Keys(s.leases))
-	s.mu.Unlock()
-	for _, uri := range uris {
-		s.publishUpdated(uri)
 	}
 }
 

@@ -195,7 +195,7 @@ func TestPrompts(t *testing.T) {
 func TestResources(t *testing.T) {
 	b := newBed(t)
 	one := b.newLister("one", "", resourceA, templateA)
-	b.newLister("two", "", `{"uri":"file:///a/b","name":"n"},{"uri":"mesh://nodes","name":"n"},{"uri":"mesh://one/x","name":"n"}`, `{"uriTemplate":"file:///a/deep/{+path}","name":"t"}`)
+	b.newLister("two", "", `{"uri":"file:///a/b","name":"n"},{"uri":"mesh://nodes","name":"n"},{"uri":"mesh://one/x","name":"n"},{"uri":"users/me","name":"n"}`, `{"uriTemplate":"file:///a/deep/{+path}","name":"t"}`)
 	p := b.listed(Options{}).pipe(t)
 	read := func(uri, more string) string {
 		return fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":%q%s}}`, uri, more)
@@ -209,11 +209,14 @@ func TestResources(t *testing.T) {
 		"file:///a/deep/er/x":                              {"two", "file:///a/deep/er/x"},
 		"mesh://two/" + url.PathEscape("file:///a/b"):      {"two", "file:///a/b"},
 		"mesh://one/" + url.PathEscape("other://not-here"): {"one", "other://not-here"},
+		"mesh://two/" + url.PathEscape("users/me"):         {"two", "users/me"}, // listed so, because it is no URI
 	} {
 		p.want(read(uri, ""), `{"jsonrpc":"2.0","id":1,"result":{"of":"`+want[0]+`","agent":"","echo":{"uri":"`+want[1]+`"}}}`)
 	}
 	if got := p.ask(`{"jsonrpc":"2.0","id":1,"method":"resources/list"}`); strings.Contains(got, `"mesh://one/x"`) || !strings.Contains(got, `"mesh://two/mesh:%2F%2Fone%2Fx"`) {
 		t.Errorf("a URI that names another extension is listed: %s", got)
+	} else if strings.Contains(got, `"users/me"`) || !strings.Contains(got, `"mesh://two/users%2Fme"`) {
+		t.Errorf("what is no URI is listed: %s", got)
 	}
 	for _, uri := range []string{"other://not-here", "mesh://no/x", "mesh://one/", "mesh://one/%", "mesh://"} {
 		if got := p.ask(read(uri, "")); !strings.Contains(got, `{"code":-32002,"message":"Resource not found: `+uri) {
@@ -235,6 +238,27 @@ func TestResources(t *testing.T) {
 	}
 	p.want(read("file:///a/b", ""), `{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"one stopped while it was running file:///a/b. It can be requested again. The extension restarts automatically, usually within seconds.",`+
 		`"data":{"kind":"extension_exited","ran":"maybe","extension":"one","resource":"file:///a/b"}}}`)
+}
+
+// TestResourceOfUnavailable: while an extension is not shown, its URI does not mean the resource of another.
+func TestResourceOfUnavailable(t *testing.T) {
+	b := newBed(t)
+	b.newLister("one", "", resourceA, "")
+	b.newLister("two", "", resourceA, "")
+	d := b.listed(Options{})
+	const both, second = "file:///a/b mesh://two/file:%2F%2F%2Fa%2Fb", "mesh://two/file:%2F%2F%2Fa%2Fb"
+	list := func() string { return strings.Join(d.view.now.Load().lists[resources].keys, " ") }
+	if got := list(); got != both {
+		t.Fatal(got)
+	}
+	b.state("one", heartbeat.Gated, "a variable is missing")
+	natstest.Eventually(t, "one is not shown", func() bool { return list() == second })
+	read := `{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"file:///a/b"}}`
+	if got := d.pipe(t).ask(read); !strings.Contains(got, `"of":"one"`) { // where it runs, it would answer that it cannot
+		t.Errorf("it is read from another: %s", got)
+	}
+	b.state("one", heartbeat.Ready, "")
+	natstest.Eventually(t, "one is shown", func() bool { return list() == both })
 }
 
 func TestCompletion(t *testing.T) {

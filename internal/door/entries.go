@@ -90,6 +90,18 @@ func (v *view) addEntries(entries *[listKinds][]*entry, x mesh.Extension, all *l
 	return shows
 }
 
+// claimURIs keeps the URIs of an extension that is not shown: for a client that has them, they never mean resources of another.
+func (v *view) claimURIs(entries []*entry, o ViewOptions) {
+	for _, e := range entries {
+		if owner := v.claimed[e.key.Tool]; o.permitsEntry(resources, e.key.ID, e.key.Tool) && (owner == nil || e.key.ID < owner.key.ID) {
+			if v.claimed == nil {
+				v.claimed = map[string]*entry{}
+			}
+			v.claimed[e.key.Tool] = e
+		}
+	}
+}
+
 // setEntries sets a list of the view.
 func (v *view) setEntries(kind listKind, entries []*entry, o ViewOptions) {
 	var keys map[*entry]string
@@ -121,10 +133,17 @@ func (l *listing) fill(render func(key string, e *entry) []byte) {
 // uriScheme is the scheme of a URI that names the extension of a resource: mesh://<id>/<the URI, percent-encoded>.
 const uriScheme = "mesh://"
 
+// namedURI is a URI that names the extension.
+func namedURI(id, own string) string { return uriScheme + id + "/" + url.PathEscape(own) }
+
 // assignURIs gives each resource a URI that no other has. Of two with the same URI, the one of the extension with the lower
-// id keeps it, unless it names another extension. A second template is left out.
+// id keeps it, also while that extension is not shown, unless it names another extension. One that has no scheme is no URI: many
+// clients would reject the whole list for it. A second template is left out.
 func (v *view) assignURIs(kind listKind, entries []*entry) map[*entry]string {
 	owners := make(map[string]*entry, len(entries))
+	if kind == resources {
+		maps.Copy(owners, v.claimed)
+	}
 	for _, e := range entries {
 		if owner := owners[e.key.Tool]; owner == nil || e.key.ID < owner.key.ID {
 			owners[e.key.Tool] = e
@@ -133,11 +152,12 @@ func (v *view) assignURIs(kind listKind, entries []*entry) map[*entry]string {
 	uris := make(map[*entry]string, len(entries))
 	for _, e := range entries {
 		named, _, isNamed := v.extensionIn(e.key.Tool)
+		u, err := url.Parse(e.key.Tool)
 		switch {
-		case owners[e.key.Tool] == e && (kind != resources || !isNamed || named == e.key.ID):
+		case owners[e.key.Tool] == e && (kind != resources || err == nil && u.IsAbs() && (!isNamed || named == e.key.ID)):
 			uris[e] = e.key.Tool
 		case kind == resources:
-			uris[e] = uriScheme + e.key.ID + "/" + url.PathEscape(e.key.Tool)
+			uris[e] = namedURI(e.key.ID, e.key.Tool)
 		}
 	}
 	return uris
@@ -181,9 +201,12 @@ func (v *view) owner(o ViewOptions, uri string) (id, own string, ok bool) {
 	if e := v.lists[resources].byKey[uri]; e != nil {
 		return e.key.ID, e.key.Tool, e.skill == nil
 	}
+	if e := v.claimed[uri]; e != nil { // a call explains why the extension is unavailable
+		return e.key.ID, e.key.Tool, true
+	}
 	if id, escaped, ok := v.extensionIn(uri); ok {
 		own, err := url.PathUnescape(escaped)
-		listed := cmp.Or(v.lists[resources].byKey[uriScheme+id+"/"+url.PathEscape(own)], v.lists[resources].byKey[own])
+		listed := cmp.Or(v.lists[resources].byKey[namedURI(id, own)], v.lists[resources].byKey[own])
 		named := listed != nil && listed.key.ID == id
 		return id, own, err == nil && own != "" && (named && o.permitsEntry(resources, id, own) || o.permitsUnlisted(id, own))
 	}

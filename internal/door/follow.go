@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -167,11 +166,13 @@ type follower struct {
 func (f *follower) add(uri string, to followed) (turn int, known bool, e *rpc.Error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if was, known := f.resources[uri]; known {
+	was, known := f.resources[uri]
+	if known && was.id == to.id && was.uri == to.uri {
 		was.pending++
 		f.resources[uri] = was
 		return was.turn, true, nil
 	}
+	f.removeLocked(uri) // the URI has another owner now
 	err := errFull
 	if !f.ended && len(f.resources) < maxFollowed {
 		err = f.client.door.updates.add(f.client.door.mesh.Load(), to.id, f)
@@ -312,8 +313,9 @@ func (f *follower) renew(ctx context.Context, now bool) {
 
 // renewOne reports whether the request can be sent again soon.
 func (f *follower) renewOne(ctx context.Context, uri string, to followed) bool {
-	ctx, cancel := context.WithTimeout(ctx, followTimeout)
+	ctx, cancel := context.WithCancel(ctx) // a call that times out would count against the extension, which may be busy
 	defer cancel()
+	defer time.AfterFunc(followTimeout, cancel).Stop()
 	b, err := f.client.mesh(ctx)
 	if err != nil {
 		return false
@@ -340,14 +342,19 @@ func (f *follower) renewed(uri string, turn int) {
 
 func uriParams(uri string) []byte { return append(append([]byte(`{"uri":`), mcp.Quote(uri)...), '}') }
 
-// mayRead reports whether the view has a resource of an extension.
-func (s *viewState) mayRead(id, uri string) bool {
+// uriOf returns a URI with which the view's clients can read a resource of an extension, preferably the extension's own.
+func (s *viewState) uriOf(id, own string) (uri string, ok bool) {
 	v := s.now.Load()
-	of, _, ok := v.owner(s.opt, uriScheme+id+"/"+url.PathEscape(uri))
+	of, _, ok := v.owner(s.opt, own)
 	if !ok {
-		of, ok = s.links.owner(v, s.opt, uri)
+		of, ok = s.links.owner(v, s.opt, own)
 	}
-	return ok && of == id
+	if ok && of == id {
+		return own, true
+	}
+	uri = namedURI(id, own)
+	of, _, ok = v.owner(s.opt, uri)
+	return uri, ok && of == id
 }
 
 // updated sends the notification about a resource that the client follows, or about one below it.
@@ -361,9 +368,11 @@ func (f *follower) updated(id, uri string, params []byte) {
 			}
 		case to.uri == uri:
 			known, found = as, true
-		case !found && f.client.view.mayRead(id, uri):
-			if known = uri; as != to.uri {
-				known = uriScheme + id + "/" + url.PathEscape(uri)
+		case !found:
+			if below, ok := f.client.view.uriOf(id, uri); ok && as == to.uri {
+				known = below
+			} else if ok {
+				known = namedURI(id, uri)
 			}
 		}
 	}

@@ -236,6 +236,31 @@ func TestSubscribeAgain(t *testing.T) {
 		}
 		f.end()
 	}
+	f := &follower{client: d.newClient(d.view, "")}
+	first, _, _ := f.add("u", followed{id: "e", uri: "u"})
+	second, _, _ := f.add("u", followed{id: "other", uri: "u"}) // it has another owner now
+	f.settle("u", first, true)
+	if to := f.resources["u"]; to.id != "other" || to.turn != second || to.settled || d.updates.sources["e"] != nil {
+		t.Errorf("%+v is followed", to)
+	}
+	f.end()
+}
+
+// TestUpdateBelow: the URI in the update of a resource that is in no list can be read.
+func TestUpdateBelow(t *testing.T) {
+	b := newBed(t)
+	b.newLister("one", "", resourceA, "")
+	b.newLister("two", "", `{"uri":"dir://d","name":"d"}`, "")
+	p := b.listed(Options{}).pipe(t)
+	p.want(`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"dir://d"}}`, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+	b.publish("two", "dir://d/x")
+	const uri = "mesh://two/dir:%2F%2Fd%2Fx"
+	if got := p.next(); !strings.Contains(got, `"uri":"`+uri+`"`) {
+		t.Errorf("the update is %s", got)
+	}
+	if got := p.ask(`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"` + uri + `"}}`); !strings.Contains(got, `"of":"two"`) {
+		t.Errorf("it reads %s", got)
+	}
 }
 
 // TestRenewal checks that subscriptions are repeated while a client has them.

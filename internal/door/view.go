@@ -24,8 +24,9 @@ type listedTool struct {
 type view struct {
 	lists        [listKinds]listing
 	skills       listing
-	readers      []reader     // sorted by id
-	tools        []listedTool // sorted by name
+	claimed      map[string]*entry // resources of extensions that are not shown, by URI
+	readers      []reader          // sorted by id
+	tools        []listedTool      // sorted by name
 	byName       map[string]*listedTool
 	legacy       page
 	modern       page
@@ -92,6 +93,9 @@ func buildView(o ViewOptions, old *view, extensions []mesh.Extension, all *lists
 	for _, e := range extensions {
 		r := all.tools[e.ID]
 		listed, until := isListed(e.State, all.unavailableSince(e), o.HideAfter, now)
+		if !listed {
+			v.claimURIs(all.of(e.ID, resources), o)
+		}
 		if !listed || len(r.items)+len(r.hidden) == 0 && e.Spec.Server == nil {
 			continue
 		}

@@ -241,9 +241,13 @@ func (c *Conn) Cancel(x *Exchange) (id uint64, ok bool) {
 }
 
 // Call sends a request and waits for its result, which the caller may keep. It fails with CodeTimeout when the deadline
-// of ctx passes, and with CodeCancelled when ctx is cancelled.
+// of ctx passes, and with CodeCancelled when ctx is cancelled; then it cancels the request at the other side, too, unless that is
+// initialize, which MCP forbids to cancel.
 func (c *Conn) Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
-	result, _, err := Wait(ctx, c, method, params)
+	result, id, err := Wait(ctx, c, method, params)
+	if id != 0 && method != "initialize" {
+		_ = c.Notify("notifications/cancelled", json.RawMessage(fmt.Sprintf(`{"requestId":%d}`, id))) // fails if the connection has ended
+	}
 	return result, err
 }
 

@@ -179,6 +179,37 @@ func TestTimeouts(t *testing.T) {
 	})
 }
 
+// TestTimeoutIsCancelled checks that a peer need not finish a request that has timed out.
+func TestTimeoutIsCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		here, there := net.Pipe()
+		c := NewConn(here, here, Options{})
+		go c.Run(t.Context()) // ends with the pipe
+		defer here.Close()
+		defer there.Close()
+		lines := make(chan string, 10)
+		go func() { // ends with the pipe
+			for s := bufio.NewScanner(there); s.Scan(); {
+				lines <- s.Text()
+			}
+		}()
+		for n, method := range []string{"initialize", "m"} {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			_, err := c.Call(ctx, method, nil)
+			cancel()
+			if !errors.Is(err, rpc.CodeTimeout) {
+				t.Error(err)
+			}
+			if got, want := <-lines, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q}`, n+1, method); got != want {
+				t.Errorf("%s, want %s", got, want)
+			}
+		}
+		if got, want := <-lines, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`; got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	})
+}
+
 func TestCancelBeforeWriting(t *testing.T) {
 	var seen bytes.Buffer
 	writing, block := make(chan struct{}, 10), make(chan struct{})

@@ -52,7 +52,10 @@ func Wait(ctx context.Context, l Link, method string, params json.RawMessage) (r
 	select {
 	case <-w.Done():
 		result, err = w.Result()
-		return result, 0, err
+		if e, ok := errors.AsType[*rpc.Error](err); ok && e.Code == rpc.CodeTimeout && e.Details().Ran != rpc.RanNo { // the link has noticed it first
+			timedOut = x.ID()
+		}
+		return result, timedOut, err
 	case <-ctx.Done():
 	}
 	id, _ := l.Cancel(x)

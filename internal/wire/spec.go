@@ -228,8 +228,8 @@ func (s *Server) info() (i struct{ Name, Version string }) {
 
 // Offers reports whether the server declared a capability, such as "prompts" or "resources".
 func (s *Server) Offers(capability string) bool {
-	_, ok := jsonrpc.Member(s.Capabilities, capability)
-	return ok
+	at, ok := jsonrpc.Member(s.Capabilities, capability)
+	return ok && string(at.In(s.Capabilities)) != "null"
 }
 
 // ownProblems reads the problems in an answer: a bridge reports what it found out about its child. Anything but a list of

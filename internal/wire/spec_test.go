@@ -216,6 +216,11 @@ func TestServerBounds(t *testing.T) {
 		!strings.HasSuffix(s.Instructions, "…") || s.Name() != "" || s.Version() != "1" || s.Offers("tools") {
 		t.Errorf("%+v", s)
 	}
+	for capabilities, want := range map[string]bool{`{"tools":{}}`: true, `{"tools":null}`: false, `{}`: false, `{"prompts":{"tools":{}}}`: false} {
+		if s := (&Server{Capabilities: json.RawMessage(capabilities)}); s.Offers("tools") != want {
+			t.Errorf("%s offers tools: %t", capabilities, !want)
+		}
+	}
 	h, err = ParseHandshake(json.RawMessage(`{"protocolVersion":"1","serverInfo":{"x":"` + long + `"},"instructions":{}}`))
 	if err != nil || h.Server.Info != nil || h.Server.Instructions != "" {
 		t.Errorf("%+v, %v", h.Server, err)
