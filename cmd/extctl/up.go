@@ -68,8 +68,8 @@ NATS listens on 127.0.0.1 only, requires a password that is new with each start,
 directory. While it runs, extctl in any other terminal connects to it by default, and finds the password; extctl url
 prints it for other programs. Ctrl-C stops everything.
 
-Manifests that change, appear or disappear are applied at once, unless an extensions.yaml says otherwise. With --watch, a
-change of another file restarts its extension.
+Manifests that change, appear or disappear are applied within two seconds, unless an extensions.yaml says otherwise.
+With --watch, a change of another file restarts its extension.
 
 With --join it starts no NATS server and no registry: the extensions join a mesh that is running already, by default that of
 another extctl up, otherwise the one that --server or --context names.`,

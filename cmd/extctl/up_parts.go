@@ -69,8 +69,8 @@ func defaultName(o upOptions) string {
 	return name + "-2"
 }
 
-// upSettings reads the settings of the bridge in extctl up. It applies changed manifests at once, unless an extensions.yaml
-// says otherwise: an author at a desk wants that.
+// upSettings reads the settings of the bridge in extctl up. It applies changed manifests without extctl reload, unless an
+// extensions.yaml says otherwise: an author at a desk wants that.
 func upSettings(o upOptions, logger *slog.Logger) (config.Config, error) {
 	c, err := config.Default(), error(nil)
 	if c.SearchPaths = o.dirs; !o.noConfig {

@@ -83,7 +83,7 @@ func (s Search) Roots() []string { return slices.Concat(s.SearchPaths, s.Links) 
 // Watch configures what the bridge does when a manifest is added, changed or removed.
 type Watch struct {
 	Enabled  bool          // default true: watch, and log which changes a restart would apply
-	Debounce time.Duration // debounce_ms: wait this long without further changes; default 500 ms, 50 ms to 1 min
+	Debounce time.Duration // debounce_ms: wait this long after a change is found; default 500 ms, 50 ms to 1 min
 	Reload   bool          // apply changes instead of only logging them; default false
 	NoReload bool          // the file sets reload to false
 }

@@ -71,15 +71,14 @@ func peakMemory() (kB float64, ok bool) {
 	return kB, n == 1
 }
 
-// BenchmarkRefresh10000 measures the work of Watch after an event.
-func BenchmarkRefresh10000(b *testing.B) {
+// BenchmarkLook10000 measures one look of Watch.
+func BenchmarkLook10000(b *testing.B) {
 	dir := b.TempDir()
 	generate(b, dir, 10_000)
-	w := newWatcher(WatchOptions{Roots: []string{dir}}, nil)
+	w := &watcher{opt: WatchOptions{Roots: []string{dir}}}
 	for b.Loop() {
-		if w.rescan(b.Context()); len(w.files) != 10_000 {
-			b.Fatalf("%d files", len(w.files))
+		if files := w.look(b.Context()); len(files) != 10_000 {
+			b.Fatalf("%d files", len(files))
 		}
 	}
-	w.close()
 }

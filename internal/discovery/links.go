@@ -26,7 +26,6 @@ func (w *walker) linkedFile(r root, dir string, e fs.DirEntry, broken manifest.L
 	}
 	target, err := filepath.EvalSymlinks(path)
 	if err == nil && Within(r.dir, target) {
-		w.links = append(w.links, path)
 		return target
 	}
 	if broken == manifest.Error {
@@ -65,7 +64,6 @@ func (w *walker) linkedDir(r root, dir, name string) string {
 	case w.ignore[filepath.Base(target)]:
 		// not entered
 	default:
-		w.links = append(w.links, path)
 		return target
 	}
 	return ""

@@ -13,7 +13,6 @@ import (
 // root is a directory to walk.
 type root struct {
 	dir   string // canonical
-	info  fs.FileInfo
 	index int
 	link  bool // one of Options.Links
 }
@@ -32,7 +31,7 @@ func canonical(roots, links []string, f *findings) []root {
 			f.add(manifest.Warn, path, key, "the root is an empty string and is skipped; want the path of a directory")
 			continue
 		}
-		dir, info, err := canonicalDir(path)
+		dir, err := canonicalDir(path)
 		switch was, twice := first[dir]; {
 		case err != nil:
 			f.incomplete = f.incomplete || !lasting(err)
@@ -41,7 +40,7 @@ func canonical(roots, links []string, f *findings) []root {
 			f.add(manifest.Warn, path, key, "the root is the same directory as %s and is skipped", was)
 		default:
 			first[dir] = path
-			out = append(out, root{dir, info, i, i >= len(roots)})
+			out = append(out, root{dir, i, i >= len(roots)})
 		}
 	}
 	return out
@@ -49,20 +48,20 @@ func canonical(roots, links []string, f *findings) []root {
 
 var errNotDir = errors.New("not a directory")
 
-func canonicalDir(path string) (string, fs.FileInfo, error) {
+func canonicalDir(path string) (string, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
-		return "", nil, err
+		return "", err
 	}
 	dir, err := filepath.EvalSymlinks(abs)
 	if err != nil {
-		return "", nil, err
+		return "", err
 	}
 	info, err := os.Stat(dir)
 	if err == nil && !info.IsDir() {
 		err = errNotDir
 	}
-	return dir, info, err
+	return dir, err
 }
 
 // lasting reports whether err describes a permanent condition rather than a temporary failure.

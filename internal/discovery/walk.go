@@ -46,7 +46,6 @@ type walker struct {
 	ignore   map[string]bool
 	maxDepth int
 	follow   bool
-	enter    func(dir string) // called before a directory is read; may be nil
 
 	roots     []root
 	left      int             // of MaxEntries
@@ -57,7 +56,6 @@ type walker struct {
 	refused   int // manifests that must not be read
 	skipped   int // links not followed
 	stopped   bool
-	links     []string // that were followed
 	findings
 }
 
@@ -100,9 +98,6 @@ func (w *walker) stop(dir, format string, args ...any) {
 
 // read reads one directory and returns those below it.
 func (w *walker) read(r root, s step) []step {
-	if w.enter != nil {
-		w.enter(s.dir)
-	}
 	entries, err := w.entries(s.dir)
 	if err != nil {
 		w.incomplete = w.incomplete || !lasting(err)

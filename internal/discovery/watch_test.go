@@ -2,7 +2,6 @@ package discovery
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -10,9 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
-
-	"github.com/fsnotify/fsnotify"
 
 	"github.com/extmesh/extmesh/internal/leaks"
 	"github.com/extmesh/extmesh/pkg/manifest"
@@ -20,34 +18,24 @@ import (
 
 func TestMain(m *testing.M) { leaks.Main(m) }
 
-// watching is a Watch that runs until the test ends.
+// watching is a Watch that runs until the test ends, in a synctest bubble: its pauses take no time.
 type watching struct {
-	*watcher
 	t       *testing.T
 	dir     string // the changes' paths are relative to it
 	changes chan []Change
 }
 
-func watch(t *testing.T, dir string, opt WatchOptions, adjust func(*watcher)) *watching {
+func watch(t *testing.T, dir string, opt WatchOptions) *watching {
 	t.Helper()
-	opt.Debounce = max(opt.Debounce, 20*time.Millisecond)
 	ready := make(chan struct{})
 	opt.Ready = func() { close(ready) }
 	w := &watching{t: t, dir: dir, changes: make(chan []Change, 100)}
-	w.watcher = newWatcher(opt, func(c []Change) { w.changes <- c })
-	if adjust != nil {
-		adjust(w.watcher)
-	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	// Owned by the test; its cleanup ends it and waits for it.
-	go func() { w.run(ctx); close(done) }()
+	go func() { Watch(ctx, opt, func(c []Change) { w.changes <- c }); close(done) }()
 	t.Cleanup(func() { cancel(); <-done })
-	select {
-	case <-ready:
-	case <-time.After(time.Minute):
-		t.Fatal("the watch did not become ready")
-	}
+	<-ready
 	return w
 }
 
@@ -91,11 +79,13 @@ func (w *watching) do(err error) {
 
 func (w *watching) path(name string) string { return filepath.Join(w.dir, name) }
 
-func TestWatch(t *testing.T) {
+func TestWatch(t *testing.T) { synctest.Test(t, testWatch) }
+
+func testWatch(t *testing.T) {
 	dir := tempDir(t)
 	write(t, filepath.Join(dir, "old", "plugin.toml"), "old")
 	write(t, filepath.Join(dir, "keep", "a", "plugin.toml"), "keep")
-	w := watch(t, dir, WatchOptions{Roots: []string{dir}, IgnoreDirs: []string{"node_modules"}}, nil)
+	w := watch(t, dir, WatchOptions{Roots: []string{dir}, IgnoreDirs: []string{"node_modules"}})
 
 	w.put("new/deep/er/plugin.toml", "1")
 	w.want("added new/deep/er/plugin.toml")
@@ -104,6 +94,13 @@ func TestWatch(t *testing.T) {
 	w.put("old/.mcp.json", "{}")
 	w.want("added old/.mcp.json")
 	w.put("old/.mcp.json", "{ }")
+	w.want("changed old/.mcp.json")
+
+	// A change of the same length that keeps the time of the file, as rsync and tar make it.
+	info, err := os.Stat(w.path("old/.mcp.json"))
+	w.do(err)
+	w.do(os.WriteFile(w.path("old/.mcp.json"), []byte("[ ]"), 0o600))
+	w.do(os.Chtimes(w.path("old/.mcp.json"), info.ModTime(), info.ModTime()))
 	w.want("changed old/.mcp.json")
 
 	// None of these is a change; the last line shows when they were processed.
@@ -127,11 +124,13 @@ func TestWatch(t *testing.T) {
 	w.want("added new/deep/er/plugin.toml")
 }
 
-// TestWatchRename moves directories; their watches move with them and continue under their old names.
-func TestWatchRename(t *testing.T) {
+// TestWatchRename moves directories within the root, out of it and into it.
+func TestWatchRename(t *testing.T) { synctest.Test(t, testWatchRename) }
+
+func testWatchRename(t *testing.T) {
 	dir := tempDir(t)
 	write(t, filepath.Join(dir, "root", "a", "sub", "plugin.toml"), "1")
-	w := watch(t, dir, WatchOptions{Roots: []string{filepath.Join(dir, "root")}}, nil)
+	w := watch(t, dir, WatchOptions{Roots: []string{filepath.Join(dir, "root")}})
 
 	w.do(os.Rename(w.path("root/a"), w.path("root/b")))
 	w.want("removed root/a/sub/plugin.toml", "added root/b/sub/plugin.toml")
@@ -149,33 +148,40 @@ func TestWatchRename(t *testing.T) {
 	w.want("added root/c/sub/plugin.toml")
 }
 
-// TestWatchSquash: a report has what differs after all changes.
-func TestWatchSquash(t *testing.T) {
+// TestWatchSquash: a report has what differs after all changes, also those between the look that finds one and the report.
+func TestWatchSquash(t *testing.T) { synctest.Test(t, testWatchSquash) }
+
+func testWatchSquash(t *testing.T) {
 	dir := tempDir(t)
 	write(t, filepath.Join(dir, "a", "plugin.toml"), "1")
-	w := &watching{t: t, dir: dir, changes: make(chan []Change, 1), watcher: newWatcher(WatchOptions{Roots: []string{dir}}, nil)}
-	w.rescan(t.Context())
-	defer w.close()
+	w := watch(t, dir, WatchOptions{Roots: []string{dir}})
+	began := time.Now()
 	w.put("a/plugin.toml", "2")
+	w.put("b/plugin.toml", "half of")
+	w.put("c/plugin.toml", "1")
+	time.Sleep(shortestPause + DefaultDebounce/2)
 	w.do(os.RemoveAll(w.path("a")))
 	w.put("a/plugin.toml", "1")
-	w.put("b/plugin.toml", "1")
-	w.put("b/plugin.toml", "2")
-	w.put("c/plugin.toml", "1")
+	w.put("b/plugin.toml", "half of it, and the rest")
 	w.do(os.Remove(w.path("c/plugin.toml")))
 	w.put("d/plugin.toml", "1")
-	w.changes <- w.rescan(t.Context())
 	w.want("added b/plugin.toml", "added d/plugin.toml")
+	if after := time.Since(began); after != shortestPause+DefaultDebounce {
+		t.Errorf("reported after %v", after)
+	}
+	w.put("b/plugin.toml", "half of it, and the rest!")
+	w.want("changed b/plugin.toml")
 }
 
 // TestWatchRoots: roots are created, removed and created again, and one is a link with a changing target.
-func TestWatchRoots(t *testing.T) {
+func TestWatchRoots(t *testing.T) { synctest.Test(t, testWatchRoots) }
+
+func testWatchRoots(t *testing.T) {
 	dir := tempDir(t)
 	write(t, filepath.Join(dir, "v1", "plugin.toml"), "1")
 	write(t, filepath.Join(dir, "v2", "plugin.toml"), "2")
 	symlink(t, "v1", filepath.Join(dir, "current"))
-	w := watch(t, dir, WatchOptions{Roots: []string{filepath.Join(dir, "later", "root"), filepath.Join(dir, "current")}},
-		func(w *watcher) { w.poll = 10 * time.Millisecond })
+	w := watch(t, dir, WatchOptions{Roots: []string{filepath.Join(dir, "later", "root"), filepath.Join(dir, "current")}})
 
 	w.put("later/root/a/plugin.toml", "1")
 	w.want("added later/root/a/plugin.toml")
@@ -194,12 +200,14 @@ func TestWatchRoots(t *testing.T) {
 	w.want("changed v2/plugin.toml")
 }
 
-func TestWatchFollowLinks(t *testing.T) {
+func TestWatchFollowLinks(t *testing.T) { synctest.Test(t, testWatchFollowLinks) }
+
+func testWatchFollowLinks(t *testing.T) {
 	dir := tempDir(t)
 	write(t, filepath.Join(dir, ".store", "x", "real.toml"), "1")
 	write(t, filepath.Join(dir, "a", "keep"), "")
 	symlink(t, "../.store/x/real.toml", filepath.Join(dir, "a", "plugin.toml"))
-	w := watch(t, dir, WatchOptions{Roots: []string{dir}, IgnoreDirs: []string{".store"}, FollowLinks: true}, nil)
+	w := watch(t, dir, WatchOptions{Roots: []string{dir}, IgnoreDirs: []string{".store"}, FollowLinks: true})
 
 	w.put(".store/x/real.toml", "2")
 	w.want("changed a/plugin.toml")
@@ -208,104 +216,6 @@ func TestWatchFollowLinks(t *testing.T) {
 	w.want("added .store/y/plugin.toml")
 	w.do(os.Remove(w.path("y")))
 	w.want("removed .store/y/plugin.toml")
-	if list := w.fs.WatchList(); slices.Contains(list, w.path(".store/y")) {
-		t.Errorf("directories out of reach are still watched: %q", list)
-	}
-}
-
-// TestConcerns: files that an extension writes next to its manifest must not cause a walk.
-func TestConcerns(t *testing.T) {
-	dir := tempDir(t)
-	write(t, filepath.Join(dir, "sub", "deep", "dir", "file"), "")
-	symlink(t, "sub", filepath.Join(dir, "link"))
-	path := func(name string) string { return filepath.Join(dir, name) }
-	for _, test := range []struct {
-		op     fsnotify.Op
-		name   string
-		follow bool
-		want   bool
-	}{
-		{fsnotify.Create, "sub/deep", false, true},
-		{fsnotify.Create, "sub/deep/plugin.toml", false, true},
-		{fsnotify.Write, "sub/deep/.mcp.json", false, true},
-		{fsnotify.Chmod, "sub", false, true},
-		{fsnotify.Write, "sub/log", false, false},
-		{fsnotify.Create, "sub/vanished", false, false},
-		{fsnotify.Remove, "sub/vanished", false, false},
-		{fsnotify.Create, "link", false, false},
-		{fsnotify.Create, "link", true, true},
-	} {
-		w := newWatcher(WatchOptions{FollowLinks: test.follow}, nil)
-		w.dirs = map[string]bool{dir: true, path("sub"): true, path("sub/deep"): true}
-		if test.name == "sub/deep" {
-			delete(w.dirs, path("sub/deep"))
-		}
-		if got := w.concerns(fsnotify.Event{Name: path(test.name), Op: test.op}); got != test.want {
-			t.Errorf("%v %s, follow %t: got %t, want %t", test.op, test.name, test.follow, got, test.want)
-		}
-	}
-}
-
-// TestWatchOverflow drops the events of a rename, as an overflow may; the watch below continues under the old name.
-func TestWatchOverflow(t *testing.T) {
-	dir := tempDir(t)
-	write(t, filepath.Join(dir, "a", "sub", "plugin.toml"), "1")
-	w := watch(t, dir, WatchOptions{Roots: []string{dir}}, nil)
-	fs := w.fs // the watcher replaces it only after it has received the overflow
-	w.do(fs.Remove(dir))
-	w.do(fs.Remove(w.path("a")))
-	w.do(os.Rename(w.path("a"), w.path("b")))
-	fs.Errors <- fsnotify.ErrEventOverflow
-	w.want("removed a/sub/plugin.toml", "added b/sub/plugin.toml")
-	w.put("b/sub/plugin.toml", "2")
-	w.want("changed b/sub/plugin.toml")
-}
-
-// TestWatchTooMany: with more directories than may be watched, changes are found by reading everything again.
-func TestWatchTooMany(t *testing.T) {
-	dir := tempDir(t)
-	for i := range 5 {
-		write(t, filepath.Join(dir, fmt.Sprint(i), "plugin.toml"), "1")
-	}
-	w := watch(t, dir, WatchOptions{Roots: []string{dir}}, func(w *watcher) { w.maxWatches, w.poll = 1, 10*time.Millisecond })
-	w.put("4/plugin.toml", "2")
-	w.want("changed 4/plugin.toml")
-	w.do(os.Remove(w.path("3/plugin.toml")))
-	w.want("removed 3/plugin.toml")
-}
-
-// TestStamps: the times of manifests and roots show changes of which the system sends no events.
-func TestStamps(t *testing.T) {
-	root := t.TempDir()
-	path := filepath.Join(root, "a", manifest.FileName)
-	write := func(text string) {
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("one")
-	w := newWatcher(WatchOptions{Roots: []string{root}}, nil)
-	defer w.close()
-	for _, change := range []func(){
-		func() { write("three") },
-		func() { path = filepath.Join(root, "b", manifest.FileName); write("new") },
-		func() {
-			if err := os.RemoveAll(filepath.Dir(path)); err != nil {
-				t.Fatal(err)
-			}
-		},
-	} {
-		past := time.Now().Add(-time.Hour) // the clock of the file system may be coarse
-		if err := os.Chtimes(root, past, past); err != nil {
-			t.Fatal(err)
-		}
-		if w.rescan(t.Context()); !maps.Equal(w.seen, w.stamps()) {
-			t.Errorf("without a change: %v, %v", w.seen, w.stamps())
-		}
-		if change(); maps.Equal(w.seen, w.stamps()) {
-			t.Errorf("after a change: %v", w.seen)
-		}
-	}
 }
 
 func TestWatchEnds(t *testing.T) {
@@ -314,15 +224,39 @@ func TestWatchEnds(t *testing.T) {
 	Watch(ctx, WatchOptions{Ready: func() { t.Error("Ready was called after the context ended") }}, nil)
 }
 
-// TestComparePartial: files that an interrupted walk did not reach are not reported as removed, now or later.
-func TestComparePartial(t *testing.T) {
-	w := newWatcher(WatchOptions{}, nil)
-	w.files = map[string]sum{"a": {1}, "b": {1}, "c": {1}}
-	if got := w.compare(map[string]sum{"b": {2}, "d": {1}}, true); !slices.Equal(got, []Change{{"b", Changed}, {"d", Added}}) {
+// TestIncomplete: files that an interrupted walk did not reach are not reported as removed, now or later.
+func TestIncomplete(t *testing.T) {
+	before := map[string]sum{"a": {1}, "b": {1}, "c": {1}}
+	partial := map[string]sum{"b": {2}, "d": {1}}
+	keepMissing(partial, before)
+	if got := difference(before, partial); !slices.Equal(got, []Change{{"b", Changed}, {"d", Added}}) {
 		t.Errorf("partial: got %v", got)
 	}
-	if got := w.compare(map[string]sum{"a": {1}, "b": {2}}, false); !slices.Equal(got, []Change{{"c", Removed}, {"d", Removed}}) {
+	if got := difference(partial, map[string]sum{"a": {1}, "b": {2}}); !slices.Equal(got, []Change{{"c", Removed}, {"d", Removed}}) {
 		t.Errorf("whole: got %v", got)
+	}
+
+	dir := tempDir(t)
+	write(t, filepath.Join(dir, "plugin.toml"), "1")
+	w := &watcher{opt: WatchOptions{Roots: []string{dir}}}
+	w.files = w.look(t.Context())
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if got := w.look(ended); len(got) != 1 || !maps.Equal(got, w.files) {
+		t.Errorf("an interrupted look: got %v, want %v", got, w.files)
+	}
+}
+
+func TestPauseAfter(t *testing.T) {
+	for look, want := range map[time.Duration]time.Duration{
+		0:                     shortestPause,
+		5 * time.Millisecond:  shortestPause,
+		40 * time.Millisecond: 4 * time.Second,
+		time.Minute:           longestPause,
+	} {
+		if got := pauseAfter(look); got != want {
+			t.Errorf("after a look of %v: a pause of %v, want %v", look, got, want)
+		}
 	}
 }
 
