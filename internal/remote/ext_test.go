@@ -69,15 +69,12 @@ func TestAnswers(t *testing.T) {
 		"neither":        {`{"jsonrpc":"2.0","id":ID}`, "neither a result nor an error", false},
 		"byte order":     {"\ufeff" + `{"jsonrpc":"2.0","id":ID,"result":1}`, "1", true},
 		"over lines":     {"{\n \"jsonrpc\":\"2.0\",\r\n\"id\":ID,\"result\":\n1\n}\n", "1", true},
-		"batch":          {`[{"jsonrpc":"2.0","method":"n"},{"jsonrpc":"2.0","id":ID,"result":1}]`, "1", true},
 		"broken utf-8":   {`{"jsonrpc":"2.0","id":ID,"result":"` + "\xff" + `"}`, `"` + "\ufffd" + `"`, true},
 		"nothing":        {``, "with an empty body", false},
 		"no JSON":        {`{"jsonrpc":"2.0","id":ID,"result":NaN}`, "not JSON", false},
 		"cut off":        {`{"jsonrpc":"2.0","id":ID,"resu`, "not JSON", false},
-		"a notification": {`{"jsonrpc":"2.0","method":"n"}`, "none of the messages is an answer", false},
-		"huge batch":     {"[1" + strings.Repeat(",1", 1<<20) + "]", "more than 1000", false},
-		"broken batch":   {`[{"jsonrpc":"2.0","method":"n"},`, "not JSON", false},
-		"nested batch":   {`[[{"jsonrpc":"2.0","id":ID,"result":1}]]`, "not JSON", false},
+		"a notification": {`{"jsonrpc":"2.0","method":"n"}`, "it is not an answer", false},
+		"a batch":        {`[{"jsonrpc":"2.0","id":ID,"result":1}]`, "it is not JSON: want a JSON object", false},
 		"a number":       {`7`, "not JSON", false},
 	} {
 		t.Run(name, func(t *testing.T) {

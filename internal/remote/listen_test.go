@@ -32,7 +32,7 @@ func testListen(t *testing.T) {
 		case 2:
 			w.WriteHeader(http.StatusConflict)
 		default:
-			events(w)("data: [{\"jsonrpc\":\"2.0\",\"method\":\"two\"},{\"jsonrpc\":\"2.0\",\"id\":5,\"method\":\"ping\"}]\n\n")
+			events(w)("data: {\"jsonrpc\":\"2.0\",\"method\":\"two\"}\n\ndata: {\"jsonrpc\":\"2.0\",\"id\":5,\"method\":\"ping\"}\n\n")
 			<-r.Context().Done()
 		}
 	}

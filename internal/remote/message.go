@@ -2,8 +2,6 @@ package remote
 
 import (
 	"bytes"
-	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"unicode/utf8"
@@ -12,36 +10,13 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// message handles a message or a batch from the server: the response to pc, or unsolicited if pc is nil. answered reports
-// whether pc has ended; the error describes what is wrong with the text.
+// message handles a message from the server: the response to pc, or an unsolicited one if pc is nil. answered reports
+// whether pc has ended; the error describes what is wrong with the text. Scan refuses batches, which only MCP 2025-03-26 has.
 func (c *Conn) message(text []byte, pc *pendingCall, s *session) (answered bool, err error) {
 	text = bytes.TrimSpace(bytes.TrimPrefix(text, []byte("\ufeff")))
 	if !utf8.Valid(text) {
 		text = bytes.ToValidUTF8(text, []byte("\ufffd"))
 	}
-	if len(text) == 0 || text[0] != '[' { // MCP has no batches since 2025-06-18
-		return c.single(text, pc, s)
-	}
-	// One at a time: 60 MB of [1,1,1,… decoded at once would take 1 GB of slices.
-	in := json.NewDecoder(bytes.NewReader(text))
-	in.Token()
-	for n := 0; in.More(); n++ {
-		var m json.RawMessage
-		if n == maxBatch {
-			return answered, fmt.Errorf("a batch of more than %d messages", maxBatch)
-		}
-		if err := in.Decode(&m); err != nil {
-			return answered, fmt.Errorf("it is not JSON: %w", err)
-		}
-		a, err2 := c.single(m, pc, s)
-		answered, err = answered || a, cmp.Or(err, err2)
-	}
-	return answered, err
-}
-
-const maxBatch = 1000
-
-func (c *Conn) single(text []byte, pc *pendingCall, s *session) (answered bool, err error) {
 	env, err := jsonrpc.Scan(text)
 	switch {
 	case err != nil:

@@ -98,7 +98,7 @@ func (c *Conn) document(pc *pendingCall, s *session, resp *http.Response) error 
 		return rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "%s answered with %q instead of JSON%s", c.at.name, c.at.quote(kind, 60), c.at.text(kind, body))
 	}
 	if err == nil {
-		err = errors.New("none of the messages is an answer")
+		err = errors.New("it is not an answer")
 	}
 	return rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "%s sent an invalid answer to %s: %v", c.at.name, pc.method, err)
 }
