@@ -105,15 +105,13 @@ func word(key string, value json.RawMessage, types []string) string {
 // exampleValue returns a value for a property: one that its schema contains, else one of its type. types are the schema's.
 func exampleValue(key string, property json.RawMessage) (value json.RawMessage, types []string) {
 	var p struct {
-		Type      json.RawMessage   `json:"type"`
-		Const     json.RawMessage   `json:"const"`
-		Default   json.RawMessage   `json:"default"`
-		Examples  []json.RawMessage `json:"examples"`
-		Enum      []json.RawMessage `json:"enum"`
-		Minimum   json.RawMessage   `json:"minimum"`
-		Maximum   json.RawMessage   `json:"maximum"`
-		MinLength int               `json:"minLength"`
-		Format    string            `json:"format"`
+		Type     json.RawMessage   `json:"type"`
+		Const    json.RawMessage   `json:"const"`
+		Default  json.RawMessage   `json:"default"`
+		Examples []json.RawMessage `json:"examples"`
+		Enum     []json.RawMessage `json:"enum"`
+		Minimum  json.RawMessage   `json:"minimum"`
+		Format   string            `json:"format"`
 	}
 	_ = json.Unmarshal(property, &p) // a property without a usable schema is a string
 	types = typesIn(p.Type)
@@ -122,18 +120,12 @@ func exampleValue(key string, property json.RawMessage) (value json.RawMessage, 
 			return named[0], types
 		}
 	}
-	byType := map[string]string{"integer": "1", "number": "1.5", "boolean": "true", "array": "[]", "object": "{}", "null": "null"}
+	byType := map[string]string{"integer": "1", "number": "1", "boolean": "true", "array": "[]", "object": "{}", "null": "null"}
 	if len(types) == 0 || slices.Contains(types, "string") {
-		return exampleString(key, p.Format, min(p.MinLength, 1000)), types
+		return exampleString(key, p.Format), types
 	}
-	if types[0] == "integer" || types[0] == "number" {
-		var most float64
-		switch {
-		case len(p.Minimum) > 0:
-			return p.Minimum, types
-		case json.Unmarshal(p.Maximum, &most) == nil && most < 1.5:
-			return p.Maximum, types
-		}
+	if len(p.Minimum) > 0 && (types[0] == "integer" || types[0] == "number") {
+		return p.Minimum, types
 	}
 	if text, ok := byType[types[0]]; ok {
 		return json.RawMessage(text), types
@@ -141,8 +133,8 @@ func exampleValue(key string, property json.RawMessage) (value json.RawMessage, 
 	return json.RawMessage("null"), types
 }
 
-// exampleString returns a string of a format, at least as long as minLength.
-func exampleString(key, format string, minLength int) json.RawMessage {
+// exampleString returns a string of a format. Example cannot check it: formats are only annotations for the schema.
+func exampleString(key, format string) json.RawMessage {
 	text := map[string]string{"date": "2026-01-31", "date-time": "2026-01-31T12:00:00Z", "time": "12:00:00Z", "email": "ada@example.org",
 		"uri": "https://example.org", "url": "https://example.org", "uuid": "00000000-0000-4000-8000-000000000000"}[format]
 	switch {
@@ -154,12 +146,5 @@ func exampleString(key, format string, minLength int) json.RawMessage {
 	default:
 		text = "hello"
 	}
-	for len(text) < minLength {
-		text += strings.Repeat("o", minLength-len(text))
-	}
-	value, err := json.Marshal(text)
-	if err != nil { // a string can always be encoded
-		panic(err)
-	}
-	return value
+	return json.RawMessage(`"` + text + `"`)
 }
