@@ -77,13 +77,13 @@ func newExtension(id string, now time.Time) *extension {
 }
 
 // choose selects the announcement and the handshake for the spec: of the highest version that is ready and has
-// completed a handshake, then of the lowest instance. Without a candidate the previous choice stays. Before the first
-// one, the highest announced version is shown without tools. It reports whether the choice changed.
+// completed a handshake, then of the lowest instance. The previous choice stays without a candidate, and while it is only
+// interrupted. Before the first one, the highest announced version is shown without tools. It reports whether the choice changed.
 func (x *extension) choose(health liveness.Extension) bool {
 	best, tools := x.best(health)
 	switch {
-	case best != nil && x.tools != nil && compareVersions(best.Version, x.shown.Version) < 0 && x.isReady(health, x.shown.Version):
-		return false // the handshake of the higher version is being repeated
+	case best != nil && x.tools != nil && x.isInterrupted(health, best):
+		return false
 	case best != nil:
 	case x.tools != nil && (health.State != heartbeat.Gated || x.fromCatalog): // no better candidate: keep what was shown
 		return false
@@ -97,11 +97,16 @@ func (x *extension) choose(health liveness.Extension) bool {
 	return true
 }
 
-// isReady reports whether an instance of a version is ready.
-func (x *extension) isReady(health liveness.Extension, version string) bool {
+// isInterrupted reports whether what is shown would be chosen over best if a restart, or a repeated handshake, were complete.
+// An instance that does not come back ends as failed or lost.
+func (x *extension) isInterrupted(health liveness.Extension, best *announced) bool {
+	order := compareVersions(best.Version, x.shown.Version)
 	return slices.ContainsFunc(health.Instances, func(i liveness.Instance) bool {
 		a := x.announcements[i.Instance]
-		return a != nil && a.Version == version && i.State == heartbeat.Ready
+		if a == nil || a.Version != x.shown.Version || i.State != heartbeat.Ready && i.State != heartbeat.Restarting {
+			return false
+		}
+		return order < 0 || order == 0 && i.Instance == x.shown.Instance && i.Instance < best.Instance
 	})
 }
 
