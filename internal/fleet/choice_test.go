@@ -3,6 +3,7 @@ package fleet
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/extmesh/extmesh/internal/wire"
@@ -24,7 +25,7 @@ func instanceOf(version, instance, hash string) wire.Announce {
 	return wire.Announce{ID: "weather", Version: version, Instance: instance, HandshakeHash: hash, Features: []string{wire.FeatureInstance}}
 }
 
-// announceWithTool announces an instance whose tool has the name of its hash.
+// announceWithTool announces an instance, and answers its handshake with one tool, named as its hash.
 func (f *fixture) announceWithTool(a wire.Announce) {
 	f.Helper()
 	f.announce(a)
@@ -75,7 +76,7 @@ func TestToolsStayDuringRestart(t *testing.T) {
 }
 
 // TestToolsStayDuringHandshake: an instance that is shown announces other tools. Until its handshake is complete, the catalog does
-// not show those of another instance of the same version.
+// not show the tools of another instance of the same version.
 func TestToolsStayDuringHandshake(t *testing.T) {
 	shown, other := instanceOf("1.0.0", "n1", "first"), instanceOf("1.0.0", "n2", "other")
 	f := choiceFixture(t, other, shown)
@@ -95,4 +96,31 @@ func TestToolsStayDuringHandshake(t *testing.T) {
 func TestLowestInstanceIsShown(t *testing.T) {
 	f := choiceFixture(t, instanceOf("1.0.0", "n2", "second"), instanceOf("1.0.0", "n1", "first"))
 	f.shows("after both handshakes", "first")
+}
+
+// TestStreamOfAllInstances: NATS gives a call to any instance, so the spec has the feature stream only if each of them has it.
+func TestStreamOfAllInstances(t *testing.T) {
+	low, high := instanceOf("1.0.0", "n1", "old"), instanceOf("2.0.0", "n2", "new")
+	high.Features = append(high.Features, wire.FeatureStream)
+	f := choiceFixture(t, low, high)
+	for _, tt := range []struct {
+		low      heartbeat.State
+		streamed bool
+	}{{heartbeat.Restarting, false}, {heartbeat.Ready, false}, {heartbeat.Draining, true}, {heartbeat.Ready, false}, {heartbeat.Shutdown, true}} {
+		f.Control("heartbeat", "weather", encode(t, heartbeat.Message{ID: "weather", Instance: "n1", State: tt.low}), f.at)
+		f.Settle(f.at)
+		marks, _ := f.Take()
+		var s wire.Spec
+		data, err := f.Document(SpecKey("weather"), nil, f.at)
+		if err == nil {
+			err = json.Unmarshal(data, &s)
+		}
+		_, marked := marks[SpecKey("weather")]
+		if err != nil || slices.Contains(s.Features, wire.FeatureStream) != tt.streamed || !slices.Contains(s.Features, wire.FeatureInstance) || !marked {
+			t.Errorf("while the other instance is %s, the spec has the features %v, %v; it is marked: %v", tt.low, s.Features, err, marked)
+		}
+	}
+	if !slices.Contains(f.exts["weather"].announcements["n2"].Features, wire.FeatureStream) {
+		t.Error("its announcement has changed")
+	}
 }

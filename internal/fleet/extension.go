@@ -103,11 +103,16 @@ func (x *extension) isInterrupted(health liveness.Extension, best *announced) bo
 	order := compareVersions(best.Version, x.shown.Version)
 	return slices.ContainsFunc(health.Instances, func(i liveness.Instance) bool {
 		a := x.announcements[i.Instance]
-		if a == nil || a.Version != x.shown.Version || i.State != heartbeat.Ready && i.State != heartbeat.Restarting {
+		if a == nil || a.Version != x.shown.Version || !servesSoon(i) {
 			return false
 		}
 		return order < 0 || order == 0 && i.Instance == x.shown.Instance && i.Instance < best.Instance
 	})
+}
+
+// servesSoon reports whether an instance takes calls, or will when its restart is complete.
+func servesSoon(i liveness.Instance) bool {
+	return i.State == heartbeat.Ready || i.State == heartbeat.Restarting
 }
 
 func (x *extension) best(health liveness.Extension) (best *announced, tools *handshake) {
@@ -246,7 +251,7 @@ func (x *extension) spec(health liveness.Extension, names *wire.Names) *wire.Spe
 	}
 	s := &wire.Spec{
 		ID: x.id, Version: a.Version, About: a.About,
-		Transport: a.Transport, Dialect: a.Dialect, Subject: a.subject(), Features: a.Features, Context: a.Context,
+		Transport: a.Transport, Dialect: a.Dialect, Subject: a.subject(), Features: x.features(health), Context: a.Context,
 		ManifestHash: a.ManifestHash, Parent: a.Parent,
 		Declared: wire.Declared{Channels: a.Capabilities.Channels, Providers: a.Capabilities.Providers},
 		Tools:    []wire.Tool{}, Diagnostics: x.diagnostics(health),
@@ -272,6 +277,19 @@ func (x *extension) spec(health liveness.Extension, names *wire.Names) *wire.Spe
 	}
 	s.Diagnostics = append(s.Diagnostics, fewer(clashes)...)
 	return s
+}
+
+// features returns the features of what is shown. NATS gives a call to any instance, and a caller takes the silence of one
+// without the feature stream for its end, so all of them need it.
+func (x *extension) features(health liveness.Extension) []string {
+	lacksStream := func(i liveness.Instance) bool {
+		a := x.announcements[i.Instance]
+		return a != nil && servesSoon(i) && !slices.Contains(a.Features, wire.FeatureStream)
+	}
+	if !slices.ContainsFunc(health.Instances, lacksStream) {
+		return x.shown.Features
+	}
+	return slices.DeleteFunc(slices.Clone(x.shown.Features), func(f string) bool { return f == wire.FeatureStream })
 }
 
 // sameMoment is the largest difference between the times at which two replicas receive the same change.
