@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -136,7 +137,7 @@ func (iv *inventories) inventoryEntry(b *bridge, i *wire.InventoryInstance, now 
 		return
 	}
 	iv.traffic.Announces++
-	if iv.hasNewerManifest(b, &a) || i.Instance == "" && iv.announcesItself(i.ID) {
+	if iv.isOutranked(b, &a) || i.Instance == "" && iv.announcesItself(i.ID) {
 		return
 	}
 	a.Capabilities.Tools, a.Capabilities.Hooks = nil, nil // the handshake returns them
@@ -156,15 +157,17 @@ func (iv *inventories) inventoryEntry(b *bridge, i *wire.InventoryInstance, now 
 	}
 }
 
-// hasNewerManifest reports whether another bridge lists the manifest of the same service with a higher version.
-func (iv *inventories) hasNewerManifest(b *bridge, a *wire.Announce) bool {
+// isOutranked reports whether the manifest that another bridge lists for the same service counts instead: because of its higher
+// version, or with equal versions because of its higher hash. The order in which inventories arrive then makes no difference.
+func (iv *inventories) isOutranked(b *bridge, a *wire.Announce) bool {
 	x := iv.exts[a.ID]
 	if x == nil || a.Instance != "" || x.announcements[""] == nil {
 		return false
 	}
 	have := x.announcements[""]
 	other := iv.bridges.byName[have.from]
-	return other != nil && other != b && !other.gone && other.inventory.Lists(wire.InstanceRef{ID: a.ID}) && compareVersions(have.Version, a.Version) > 0
+	return other != nil && other != b && !other.gone && other.inventory.Lists(wire.InstanceRef{ID: a.ID}) &&
+		cmp.Or(compareVersions(have.Version, a.Version), cmp.Compare(have.ManifestHash, a.ManifestHash)) > 0
 }
 
 // announcesItself reports whether a running service without instance names has sent an announcement, which then counts
