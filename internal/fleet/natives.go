@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -104,7 +105,8 @@ func checkHeartbeatID(id string) error {
 }
 
 // handleUnannounced processes a heartbeat of an id without an announcement. All extensions are requested to announce.
-// A service that still sends only heartbeats is assumed to serve its tools under the mesh's own prefix.
+// A service that still sends only heartbeats is assumed to serve its tools under the prefix of its refused announcement, or
+// else the mesh's own.
 func (na *natives) handleUnannounced(b heartbeat.Message, now time.Time) *extension {
 	s := na.unannounced[b.ID]
 	if s == nil {
@@ -123,7 +125,7 @@ func (na *natives) handleUnannounced(b heartbeat.Message, now time.Time) *extens
 		na.requestFor(&s.requests, now)
 		return nil
 	}
-	a := wire.Announce{ID: b.ID, Version: b.Version, Instance: b.Instance, SubjectPrefix: string(na.cfg.Prefix),
+	a := wire.Announce{ID: b.ID, Version: b.Version, Instance: b.Instance, SubjectPrefix: cmp.Or(s.prefix, string(na.cfg.Prefix)),
 		Transport: "nats", Dialect: "ext"}
 	if a.Version == "" {
 		a.Version = "0.0.0"
@@ -142,10 +144,11 @@ func (na *natives) requestAnnouncements(now time.Time) bool {
 	return true
 }
 
-// unannounced is an id that sends heartbeats without an announcement.
+// unannounced is an id that sends heartbeats, and of which no announcement was accepted.
 type unannounced struct {
 	since    time.Time
 	seen     time.Time // the last heartbeat
+	prefix   string    // of the last announcement, which was refused; "" if there was none
 	requests announceRequests
 }
 
@@ -239,6 +242,8 @@ func (na *natives) handleAnnouncement(id string, data []byte, now time.Time) {
 	a.Capabilities.Tools, a.Capabilities.Hooks = nil, nil // the handshake returns them
 	if x := na.admit(&announced{Announce: a, at: now, size: keptSize(&a), digest: wire.AnnounceDigest(data)}, now); x != nil {
 		na.handshakes.considerHandshake(x, a.Instance)
+	} else if s := na.unannounced[id]; s != nil {
+		s.prefix = a.SubjectPrefix
 	}
 }
 
