@@ -199,7 +199,11 @@ func (in *installation) copyIt(ctx context.Context) error {
 	if in.dryRun {
 		return nil
 	}
-	if err := tree.Place(ctx, target); err != nil {
+	err = tree.Place(ctx, target, in.out.Action == "updated")
+	if errors.Is(err, fs.ErrExist) { // it has appeared during the copy
+		return fail(exitExists, "%s exists", target).with("if it is an earlier version, replace it with --update", map[string]any{"path": target})
+	}
+	if err != nil {
 		return in.notCopied(ctx, err)
 	}
 	return nil

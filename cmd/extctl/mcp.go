@@ -60,7 +60,7 @@ available. With --up DIR it starts a mesh with the extensions under DIR, unless 
 			if err := o.chooseView(cmd.Flags().Changed); err != nil {
 				return daemon.UsageError{Err: err}
 			}
-			surviveClosedOutput()
+			daemon.SurviveClosedOutput()
 			return runMCP(cmd.Context(), a, o)
 		},
 	}

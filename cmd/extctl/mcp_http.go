@@ -16,6 +16,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -136,14 +137,19 @@ func localAddr(s string) (addr string, local bool, err error) {
 
 // listenUnix listens on a socket that only this user can connect to. A socket that no process listens on is replaced.
 func listenUnix(path string) (net.Listener, error) {
-	if conn, err := net.Dial("unix", path); err == nil {
-		_ = conn.Close()
-		return nil, fail(exitOther, "another process listens on %s", path)
-	}
-	if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSocket != 0 {
-		_ = os.Remove(path)
-	}
 	l, err := net.Listen("unix", path)
+	if info, statErr := os.Lstat(path); err != nil && statErr == nil && info.Mode()&fs.ModeSocket != 0 {
+		conn, dialErr := net.Dial("unix", path)
+		switch {
+		case dialErr == nil:
+			_ = conn.Close()
+			return nil, fail(exitOther, "another process listens on %s", path)
+		case !errors.Is(dialErr, syscall.ECONNREFUSED): // another user's, for example
+			return nil, fail(exitOther, "the socket %s is not replaced: %w", path, dialErr)
+		}
+		_ = os.Remove(path)
+		l, err = net.Listen("unix", path)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -349,8 +349,11 @@ func mcpClientsCmd(a *app) *cobra.Command {
 				return a.printObject(member{"clients", states})
 			}
 			for _, s := range states {
-				if s.Found {
-					fmt.Fprintln(a.stdout, terminal.Clean(describeClient(e, s)))
+				if !s.Found {
+					continue
+				}
+				if _, err := fmt.Fprintln(a.stdout, terminal.Clean(describeClient(e, s))); err != nil {
+					return err
 				}
 			}
 			return nil

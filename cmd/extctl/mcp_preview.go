@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 
@@ -51,36 +52,38 @@ func printPreview(s *session, p door.Preview) error {
 			door.Preview
 		}{Preview: p})
 	}
+	var out bytes.Buffer
 	for _, t := range p.Tools {
 		line := terminal.Clean(t.Name)
 		for _, change := range t.Changes {
 			line += "; " + change
 		}
-		fmt.Fprintln(s.stdout, line)
+		fmt.Fprintln(&out, line)
 	}
 	for _, of := range p.Prompts {
-		fmt.Fprintln(s.stdout, "prompt", terminal.Clean(of.Name))
+		fmt.Fprintln(&out, "prompt", terminal.Clean(of.Name))
 	}
 	for _, r := range p.Resources {
-		fmt.Fprintln(s.stdout, "resource", terminal.Clean(r.URI))
+		fmt.Fprintln(&out, "resource", terminal.Clean(r.URI))
 	}
 	for _, r := range p.Templates {
-		fmt.Fprintln(s.stdout, "resources", terminal.Clean(r.URI))
+		fmt.Fprintln(&out, "resources", terminal.Clean(r.URI))
 	}
 	for _, h := range p.Hidden {
-		fmt.Fprintf(s.stdout, "not offered: %s/%s: %s\n", h.Extension, terminal.Clean(h.Tool), h.Reason)
+		fmt.Fprintf(&out, "not offered: %s/%s: %s\n", h.Extension, terminal.Clean(h.Tool), h.Reason)
 	}
 	for _, u := range p.Unread {
-		fmt.Fprintf(s.stdout, "not read: %s of %s: %s\n", u.List, u.Extension, terminal.Clean(u.Reason))
+		fmt.Fprintf(&out, "not read: %s of %s: %s\n", u.List, u.Extension, terminal.Clean(u.Reason))
 	}
 	// A token is about four bytes of such text.
-	fmt.Fprintf(s.stdout, "%d tools, %d KB, about %d tokens", len(p.Tools), (p.Bytes+1023)>>10, p.Bytes/4)
+	fmt.Fprintf(&out, "%d tools, %d KB, about %d tokens", len(p.Tools), (p.Bytes+1023)>>10, p.Bytes/4)
 	if n := len(p.Prompts) + len(p.Resources) + len(p.Templates); n > 0 {
-		fmt.Fprintf(s.stdout, "; %d prompts, %d resources, %d templates of resources", len(p.Prompts), len(p.Resources), len(p.Templates))
+		fmt.Fprintf(&out, "; %d prompts, %d resources, %d templates of resources", len(p.Prompts), len(p.Resources), len(p.Templates))
 	}
-	fmt.Fprintln(s.stdout)
+	fmt.Fprintln(&out)
 	if p.Searching {
-		fmt.Fprintln(s.stdout, "clients get tools to search and call these, instead of the list (--tools all changes that)")
+		fmt.Fprintln(&out, "clients get tools to search and call these, instead of the list (--tools all changes that)")
 	}
-	return nil
+	_, err := s.stdout.Write(out.Bytes())
+	return err
 }

@@ -303,3 +303,28 @@ func TestMCPPreview(t *testing.T) {
 		t.Errorf("the preview is %s", got)
 	}
 }
+
+// TestListenUnix: only a socket on which nobody listens is replaced.
+func TestListenUnix(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	for range 2 { // the second time the first one is left
+		l, err := listenUnix(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := listenUnix(path); err == nil || !strings.Contains(err.Error(), "another process listens on "+path) {
+			t.Errorf("while another listens: %v", err)
+		}
+		l.(*net.UnixListener).SetUnlinkOnClose(false)
+		l.Close()
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := listenUnix(path); err == nil {
+		t.Error("a file is replaced")
+	}
+}

@@ -7,13 +7,10 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
-	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -75,7 +72,7 @@ With --join it starts no NATS server and no registry: the extensions join a mesh
 another extctl up, otherwise the one that --server or --context names.`,
 		Example: "  extctl up examples/extensions\n  extctl up --watch extensions\n  extctl up --join --watch dice",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			surviveClosedOutput()
+			daemon.SurviveClosedOutput()
 			o.dirs, o.listenChosen = args, cmd.Flags().Changed("listen")
 			if o.join {
 				return runJoin(cmd.Context(), a, o)
@@ -212,7 +209,7 @@ func alreadyRunning(locked *storelock.LockedError, o upOptions) error {
 	for _, dir := range o.dirs {
 		join += " " + terminal.ShellWord(dir)
 	}
-	f.hint = "to add these extensions to it: " + join + "; to start another mesh, pass another directory with --data"
+	f.hint = "to add extensions that it does not run yet: " + join + "; to start another mesh, pass another directory with --data"
 	return f
 }
 
@@ -277,10 +274,6 @@ func (m *localMesh) run(ctx context.Context, target daemon.Target) error {
 	}
 	return localmesh.Run(ctx, target, localmesh.Config{Bridge: m.bridge, Joins: m.joins, Logger: m.logger}, parts...)
 }
-
-// surviveClosedOutput makes a write to a closed stdout or stderr fail instead of ending the process: the mesh continues to
-// run when its output is not read any more, and stops in order.
-func surviveClosedOutput() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 // note prints information that is not a result on stderr, except with --json, where a program reads the output.
 func (a *app) note(format string, args ...any) {

@@ -160,7 +160,7 @@ func TestUp(t *testing.T) {
 	// A second mesh cannot use the same data directory.
 	code, _, stderr := extctl(t.Context(), url, "up", dir, "--listen", "0", "--data", data)
 	if code != exitOther || !strings.Contains(stderr, between(out, "NATS listens on ", ",")) || strings.Contains(stderr, "@") || !strings.Contains(stderr, "extctl up is already running here (pid ") ||
-		!strings.Contains(stderr, "hint: to add these extensions to it: NATS_URL=$(extctl url --data "+data+") extctl up --join "+dir+"; ") {
+		!strings.Contains(stderr, "hint: to add extensions that it does not run yet: NATS_URL=$(extctl url --data "+data+") extctl up --join "+dir+"; ") {
 		t.Errorf("second up: exit %d, %s", code, stderr)
 	}
 	// A restart of a child is printed.

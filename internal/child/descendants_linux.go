@@ -181,13 +181,14 @@ func (d *descendants) close() {
 	d.cgroup.remove()
 }
 
-// groupAlive reports whether a group has members other than zombies. Zombies may stay for ever under an init process that
-// does not reap.
+// groupAlive reports whether a group that exists has members other than zombies. Zombies may stay for ever under an init process that
+// does not reap. If the processes cannot be listed, it has.
 func groupAlive(pgid int) bool {
-	for _, pid := range allProcesses() {
+	all := allProcesses()
+	for _, pid := range all {
 		if st, ok := readStat(pid); ok && st.group == pgid && !st.zombie() {
 			return true
 		}
 	}
-	return false
+	return all == nil
 }

@@ -15,7 +15,7 @@ func openPidfd(pid int) (pidfd, bool) {
 	switch err {
 	case nil:
 		return pidfd{pid: pid, fd: fd}, true
-	case unix.ENOSYS, unix.EPERM: // old, or forbidden by a sandbox
+	case unix.ENOSYS, unix.EPERM, unix.EMFILE, unix.ENFILE: // old, forbidden by a sandbox, or no descriptor is left
 		return pidfd{pid: pid, fd: -1}, true
 	}
 	return pidfd{fd: -1}, false

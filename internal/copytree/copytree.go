@@ -3,6 +3,7 @@ package copytree
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -121,9 +122,10 @@ func (s source) ReadDir(name string) ([]fs.DirEntry, error) {
 func (s source) ReadLink(name string) (string, error)   { return fs.ReadLink(s.FS, name) }
 func (s source) Lstat(name string) (fs.FileInfo, error) { return fs.Lstat(s.FS, name) }
 
-// Place replaces target by a copy of t, by renaming: a reader finds the old directory, the new one or none, never half
-// of one. After an error target is unchanged, or the error names the directory that the old version is in.
-func (t *Tree) Place(ctx context.Context, target string) error {
+// Place makes target a copy of t, by renaming: a reader finds the old directory, the new one or none, never half
+// of one. If there is an old one, it is replaced with replace, otherwise the error is fs.ErrExist. After an error target is unchanged,
+// or the error names the directory that the old version is in.
+func (t *Tree) Place(ctx context.Context, target string, replace bool) error {
 	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
 		return err
 	}
@@ -132,8 +134,12 @@ func (t *Tree) Place(ctx context.Context, target string) error {
 		return err
 	}
 	staged, old := filepath.Join(work, "new"), filepath.Join(work, "old")
-	if err = t.copy(ctx, staged); err == nil {
+	switch err = t.copy(ctx, staged); {
+	case err != nil:
+	case replace:
 		err = swap(staged, target, old)
+	default:
+		err = os.Rename(staged, target)
 	}
 	if _, missing := os.Lstat(old); err != nil && !errors.Is(missing, fs.ErrNotExist) {
 		return err // keep the temporary directory: it contains the old version
@@ -198,12 +204,8 @@ func swap(staged, target, old string) error {
 
 // Remove removes a directory with everything in it.
 func Remove(dir string) error {
-	work, err := os.MkdirTemp(filepath.Dir(dir), discovery.TempPrefix+"*")
-	if err != nil {
-		return fmt.Errorf("%s was not removed: %w", dir, err)
-	}
-	if err := os.Rename(dir, filepath.Join(work, "old")); err != nil {
-		_ = os.Remove(work) // empty
+	work := filepath.Join(filepath.Dir(dir), discovery.TempPrefix+rand.Text())
+	if err := os.Rename(dir, work); err != nil { // on a full disk, too
 		return fmt.Errorf("%s was not removed: %w", dir, err)
 	}
 	if err := os.RemoveAll(work); err != nil {

@@ -46,25 +46,42 @@ func content(t *testing.T, dir string) string {
 }
 
 // place surveys a directory with the text in its manifest, and places it.
-func place(t *testing.T, ctx context.Context, text, target string) error {
+func place(t *testing.T, ctx context.Context, text, target string, replace bool) error {
 	t.Helper()
 	tree, err := Survey(t.Context(), tiny(t, filepath.Join(t.TempDir(), "source"), text))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return tree.Place(ctx, target)
+	return tree.Place(ctx, target, replace)
 }
 
 func TestPlace(t *testing.T) {
 	target := filepath.Join(t.TempDir(), "root", "x")
-	for range 2 { // the second time the target exists
-		if err := place(t, t.Context(), "new", target); err != nil {
+	for _, replace := range []bool{false, true} { // the second time the target exists
+		if err := place(t, t.Context(), "new", target, replace); err != nil {
 			t.Fatal(err)
 		}
 		if got := names(t, filepath.Dir(target)) + " " + content(t, target); got != "x new" {
 			t.Errorf("got %s", got)
 		}
 		tiny(t, target, "old")
+	}
+	if err := place(t, t.Context(), "new", target, false); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("over what has appeared during the copy: %v", err)
+	}
+	if got := names(t, filepath.Dir(target)) + " " + content(t, target); got != "x old" {
+		t.Errorf("got %s", got)
+	}
+}
+
+// TestRemove checks that the removal of a directory creates none.
+func TestRemove(t *testing.T) {
+	dir := t.TempDir()
+	if err := Remove(tiny(t, filepath.Join(dir, "x"), "old")); err != nil || names(t, dir) != "" {
+		t.Errorf("%q is left, %v", names(t, dir), err)
+	}
+	if err := Remove(filepath.Join(dir, "x")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("error %v", err)
 	}
 }
 
@@ -107,7 +124,7 @@ func TestInstallInterrupted(t *testing.T) {
 	target := tiny(t, filepath.Join(dir, "root", "x"), "old")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := place(t, ctx, "new", target); !errors.Is(err, context.Canceled) {
+	if err := place(t, ctx, "new", target, true); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
 	if got := names(t, filepath.Join(dir, "root")) + content(t, target); got != "xold" {

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/natsconn"
+	"github.com/extmesh/extmesh/internal/natsd/storelock"
 )
 
 // ConnectOptions configure a program's connection.
@@ -76,8 +77,11 @@ func (t Target) Connect(ctx context.Context, o ConnectOptions) (*nats.Conn, erro
 			return nil
 		})
 	}
-	all = append(all, o.Extra...)
-	for _, opt := range append(all, natsconn.Option()) { // last, because a nats context may have set a dialer, such as a proxy
+	all = append(append(all, o.Extra...), natsconn.Option()) // late, because a nats context may have set a dialer, such as a proxy
+	if t.upURL != "" {
+		all = append(all, natsconn.OnlyWhile(t.isStillUp))
+	}
+	for _, opt := range all {
 		if err := opt(&opts); err != nil {
 			return nil, &ConnectError{t.Addr(), t.Source, err}
 		}
@@ -100,6 +104,15 @@ func (t Target) Connect(ctx context.Context, o ConnectOptions) (*nats.Conn, erro
 		nc.Close()
 		return nil, ctx.Err()
 	}
+}
+
+// isStillUp returns an error if no `extctl up` listens at the address of the one that was found: another server there belongs to
+// another mesh, or to another user, and must not get this program's calls.
+func (t Target) isStillUp() error {
+	if up, ok := storelock.Running(StoreDir("")); !ok || !sameAddress(t.Servers[0], up.URL) {
+		return errors.New("the extctl up that was found here has ended")
+	}
+	return nil
 }
 
 // connect connects until ctx ends: nats.go tries all addresses, and each can take as long as the lookup of its name.

@@ -102,11 +102,12 @@ func contextDir() string {
 	return filepath.Join(homeDir(), ".config", "nats")
 }
 
-// homeDir is the home directory as natscontext determines it, which may differ from $HOME.
+// homeDir is the home directory as natscontext determines it, which may differ from $HOME. natscontext fails for a user without a name,
+// as in some containers.
 func homeDir() string {
 	u, err := user.Current()
 	if err != nil {
-		return ""
+		return cmp.Or(os.Getenv("HOME"), "/")
 	}
 	return u.HomeDir
 }

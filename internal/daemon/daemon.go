@@ -61,6 +61,7 @@ type Process struct {
 
 // Main runs p with the process's arguments until SIGINT, SIGTERM or SIGHUP, and returns the exit code.
 func Main(p Program) int {
+	SurviveClosedOutput()
 	ctx, stop := Signals(context.Background())
 	defer stop()
 	return p.Execute(ctx, os.Args[1:], os.Stdout, os.Stderr)
@@ -78,6 +79,10 @@ func Signals(parent context.Context) (context.Context, context.CancelFunc) {
 	stopLater(ctx, stop)
 	return ctx, stop
 }
+
+// SurviveClosedOutput makes a write to a closed stdout or stderr fail instead of ending the process: it continues to run when
+// its output is not read any more, and stops in order. With `| tee FILE`, Ctrl-C ends the reader, too.
+func SurviveClosedOutput() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 // stopLater calls stop when ctx has ended for sameSignal.
 func stopLater(ctx context.Context, stop func()) {

@@ -258,6 +258,9 @@ func contextTarget(name, source string) (Target, error) {
 		return stop
 	})
 	t.context = contextFile(name)
+	if !errors.Is(err, stop) && name == "" && t.context == "" { // nothing is selected; natscontext fails if the user has no name
+		t.base, err = nats.GetDefaultOptions(), stop
+	}
 	if !errors.Is(err, stop) {
 		return Target{}, UsageError{Err: fmt.Errorf("%s: %w", source, err)}
 	}

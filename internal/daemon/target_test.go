@@ -239,7 +239,13 @@ func TestNewPassword(t *testing.T) {
 	if again.IsEndedUp() {
 		t.Errorf("%s is that of a server that runs", again.URLs())
 	}
+	if err := first.isStillUp(); err != nil {
+		t.Errorf("a connection to the one that runs is refused: %v", err)
+	}
 	next.Shutdown()
+	if first.isStillUp() == nil {
+		t.Error("a connection to another server at that address is permitted")
+	}
 	if again, err = (NATSFlags{}).Resolve(); err != nil || !again.IsEndedUp() {
 		t.Errorf("%s, %v, is not that of a server that has ended", again.URLs(), err)
 	}

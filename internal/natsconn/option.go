@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -48,6 +49,16 @@ func Option() nats.Option {
 		o.SkipHostLookup = true
 		o.WriteBufferSize = 1 // each message is passed to the connection immediately
 		o.FlusherTimeout = 0  // the connection sets the deadline: nats.go would set and clear one for each message
+		return nil
+	}
+}
+
+// OnlyWhile makes a connection with Option, which must come before it, dial only while permitted returns nil.
+func OnlyWhile(permitted func() error) nats.Option {
+	return func(o *nats.Options) error {
+		if d, ok := o.CustomDialer.(*dialer); ok {
+			d.Control = func(string, string, syscall.RawConn) error { return permitted() }
+		}
 		return nil
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/ed25519"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -203,4 +204,19 @@ func selfSigned(t testing.TB) (tls.Certificate, *x509.CertPool) {
 	pool := x509.NewCertPool()
 	pool.AddCert(leaf)
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: private}, pool
+}
+
+// TestOnlyWhile checks that a connection that is not permitted is not made.
+func TestOnlyWhile(t *testing.T) {
+	srv := natstest.Start(t, &server.Options{Port: -1})
+	no := errors.New("not permitted")
+	for _, want := range []error{nil, no} {
+		nc, err := nats.Connect(srv.ClientURL(), natsconn.Option(), natsconn.OnlyWhile(func() error { return want }))
+		if !errors.Is(err, want) && !errors.Is(err, nats.ErrNoServers) || (err == nil) != (want == nil) {
+			t.Errorf("%v: %v", want, err)
+		}
+		if err == nil {
+			nc.Close()
+		}
+	}
 }

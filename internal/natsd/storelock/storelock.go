@@ -36,10 +36,12 @@ func (i Info) IsHere() bool {
 	return i.Machine == "" || id == "" || i.Machine == id
 }
 
-// machineID returns the id of this machine (machine-id(5)); "" if it has none. Tests replace it.
-var machineID = func() string {
-	text, _ := os.ReadFile("/etc/machine-id") // Linux only
-	return strings.TrimSpace(string(text))
+// machineID returns the id of this machine (machine-id(5)) and of its network: containers that share the directory have no id, but
+// each has a loopback address of its own. It is "" if there is neither. Tests replace it.
+var machineID = func() string { // Linux only
+	text, _ := os.ReadFile("/etc/machine-id")
+	network, _ := os.Readlink("/proc/self/ns/net")
+	return strings.TrimSpace(string(text) + " " + network)
 }
 
 // URLWithPassword returns URL with the user and password that the server requires.
