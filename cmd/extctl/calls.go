@@ -66,13 +66,13 @@ for each try. Failures that no bridge has answered, such as time-outs of the cal
 	flags.StringVar(&f.CallID, "call", "", "only the call with this `CALL` id")
 	flags.IntVarP(&f.Limit, "lines", "n", 100, "at most `N` calls, and 1000 of one bridge; that many if --since is given")
 	addBridges(cmd, &f.bridges)
-	f.format.add(cmd)
+	f.format.add(cmd, listFormats)
 	return cmd
 }
 
 // parse checks the flags and completes the query.
 func (f *callsFlags) parse(a *app, args []string, limited bool) (err error) {
-	if err := f.format.choose(a); err != nil {
+	if err := f.format.choose(a, listFormats); err != nil {
 		return err
 	}
 	switch {

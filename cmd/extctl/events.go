@@ -48,7 +48,7 @@ answers does. extctl watch prints new changes of the catalog as they come.`,
 	flags.StringVar(&f.Bridge, "bridge", "", "only changes of this bridge and of instances on it, by its `NAME`")
 	flags.StringVar(&f.Kind, "kind", "", "only changes of this `KIND`: instance, host or leader")
 	flags.IntVarP(&f.Limit, "lines", "n", 100, "the last `N` changes, at most 1000; that many if --since is given")
-	f.format.add(cmd)
+	f.format.add(cmd, listFormats)
 	if err := cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(eventKinds, cobra.ShellCompDirectiveNoFileComp)); err != nil { // the flag is defined above
 		panic(err)
 	}
@@ -59,7 +59,7 @@ var eventKinds = []string{events.Instance, events.Host, events.Leader}
 
 // parse checks the flags and completes the query.
 func (f *eventsFlags) parse(a *app, args []string, limited bool) (err error) {
-	if err := f.format.choose(a); err != nil {
+	if err := f.format.choose(a, listFormats); err != nil {
 		return err
 	}
 	switch {

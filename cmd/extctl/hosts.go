@@ -15,9 +15,6 @@ import (
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
-// fewProblems is how many problems hosts lists without a filter.
-const fewProblems = 10
-
 func hostsCmd(a *app) *cobra.Command {
 	var f filter
 	cmd := a.listVerb("hosts", "List the bridges, and the extensions that they could not start with the reason", func(ctx context.Context, s *session) (listing, error) {
@@ -36,13 +33,6 @@ func hostsCmd(a *app) *cobra.Command {
 		hosts = slices.DeleteFunc(hosts, func(h wire.Host) bool { return !f.host(h) })
 		l := listing{revisionJSON: revisionOf(c), name: "hosts", list: hosts, empty: empty}
 		l.tables = func() []*terminal.Table { return hostTables(a, hosts) }
-		l.shorten = func(tables []*terminal.Table) (note string) {
-			if problems := tables[1]; !f.set() && len(problems.Rows) > fewProblems {
-				note = fmt.Sprintf("%d more problems: extctl hosts --problems", len(problems.Rows)-fewProblems)
-				problems.Rows = problems.Rows[:fewProblems]
-			}
-			return note
-		}
 		return l, nil
 	})
 	f.add(cmd, "bridges", "they are lost, or could not start an extension")

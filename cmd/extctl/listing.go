@@ -27,9 +27,7 @@ type listing struct {
 	list   any                      // nil is printed as []
 	tables func() []*terminal.Table // without --json; tables after the first are printed if they have rows
 	notes  func() []string          // without --json, on stderr; may be nil
-
-	shorten func([]*terminal.Table) (note string) // removes rows that a table of the usual format does not need; may be nil
-	empty   string                                // on stderr, if the first table has no rows
+	empty  string                   // on stderr, if the first table has no rows
 }
 
 // listVerb makes a command without arguments that prints a listing.
@@ -40,7 +38,7 @@ func (a *app) listVerb(use, short string, read func(context.Context, *session) (
 		Short: short,
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := format.choose(a); err != nil {
+			if err := format.choose(a, listFormats); err != nil {
 				return err
 			}
 			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {
@@ -52,7 +50,7 @@ func (a *app) listVerb(use, short string, read func(context.Context, *session) (
 			})
 		},
 	}
-	format.add(cmd)
+	format.add(cmd, listFormats)
 	return cmd
 }
 
@@ -101,10 +99,6 @@ func (a *app) printListing(l listing, format outputFormat) error {
 	if len(tables[0].Rows) == 0 && l.empty != "" {
 		fmt.Fprintln(a.stderr, "extctl:", terminal.Clean(l.empty))
 	}
-	note := ""
-	if l.shorten != nil && format == formatTable {
-		note = l.shorten(tables)
-	}
 	for n, t := range tables {
 		if format == formatWide {
 			t.Width, t.Limit = 0, 0
@@ -118,9 +112,6 @@ func (a *app) printListing(l listing, format outputFormat) error {
 		if err := t.Print(a.stdout); err != nil {
 			return err
 		}
-	}
-	if note != "" {
-		fmt.Fprintln(a.stderr, "extctl:", note)
 	}
 	if l.notes != nil {
 		for _, note := range l.notes() {
@@ -141,27 +132,26 @@ const (
 	formatName  outputFormat = "name" // one name per line
 )
 
-var outputFormats = []string{string(formatTable), string(formatWide), string(formatJSON), string(formatYAML), string(formatName)}
+var (
+	objectFormats = []string{string(formatTable), string(formatWide), string(formatJSON), string(formatYAML)} // of a verb that prints one object
+	listFormats   = append(slices.Clone(objectFormats), string(formatName))
+)
 
-func (f *outputFormat) add(cmd *cobra.Command) {
-	cmd.Flags().StringVarP((*string)(f), "output", "o", "", "`FORMAT`: table, wide (a table of which nothing is shortened), json (as --json), yaml or name (default: EXTCTL_OUTPUT, or table)")
-	if err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputFormats, cobra.ShellCompDirectiveNoFileComp)); err != nil { // the flag is defined above
+func (f *outputFormat) add(cmd *cobra.Command, formats []string) {
+	cmd.Flags().StringVarP((*string)(f), "output", "o", "", "`FORMAT`: "+words.Or(formats)+"; nothing is shortened in wide, and json is --json (default table)")
+	if err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)); err != nil { // the flag is defined above
 		panic(err)
 	}
 }
 
-// choose reads the default from the environment and checks the format. With json or yaml, errors have that format, too.
-func (f *outputFormat) choose(a *app) error {
-	source := "-o"
-	if *f == "" {
-		source, *f = "EXTCTL_OUTPUT", outputFormat(a.getenv("EXTCTL_OUTPUT"))
-	}
+// choose checks the format. With json or yaml, errors have that format, too.
+func (f *outputFormat) choose(a *app, formats []string) error {
 	if a.json {
 		*f = formatJSON
 	}
 	*f = cmp.Or(*f, formatTable)
-	if !slices.Contains(outputFormats, string(*f)) {
-		return usage("%s %q: want %s", source, string(*f), words.Or(outputFormats))
+	if !slices.Contains(formats, string(*f)) {
+		return usage("-o %q: want %s", string(*f), words.Or(formats))
 	}
 	a.yaml = *f == formatYAML
 	if a.yaml {

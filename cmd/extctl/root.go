@@ -5,8 +5,10 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"regexp"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -84,8 +86,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
 	a.verb = cmd.CommandPath()
-	if err != nil && !a.json { // it may have stopped the command before it had read -o
-		readFormat(a, cmd, args)
+	if err != nil && !a.json { // it may have stopped the command before it had read the format
+		readFormat(a, args)
 	}
 	if err != nil && !started {
 		if m := unknownCommand.FindStringSubmatch(err.Error()); m != nil && cmd == root {
@@ -97,17 +99,16 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return a.exit(ctx, err)
 }
 
-// readFormat reads the format of the output from a command line that may have flags that cmd does not have.
-func readFormat(a *app, cmd *cobra.Command, line []string) {
-	cmd.FParseErrWhitelist.UnknownFlags = true
-	_ = cmd.ParseFlags(line) // ends at a value that a flag does not accept
+// machineFormat matches the arguments, one on each line, that select a format in which errors are printed, too.
+var machineFormat = regexp.MustCompile(`(?m)^(?:--json|(?:-o[=\n]?|--output[=\n])(json|yaml))$`)
+
+// readFormat finds the format of the output in a command line that could not be parsed.
+func readFormat(a *app, line []string) {
 	if end := slices.Index(line, "--"); end >= 0 {
 		line = line[:end]
 	}
-	a.json = a.json || slices.Contains(line, "--json") // also after such a value
-	if output := cmd.Flags().Lookup("output"); output != nil {
-		format := outputFormat(output.Value.String())
-		_ = format.choose(a) // an unknown format is text
+	if m := machineFormat.FindStringSubmatch(strings.Join(line, "\n")); m != nil {
+		a.json, a.yaml = true, m[1] == string(formatYAML)
 	}
 }
 

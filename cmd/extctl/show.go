@@ -31,7 +31,7 @@ func showCmd(a *app) *cobra.Command {
 		Short:   "Show one extension: its instances, tools and diagnostics; `show registry` shows the registry",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := format.choose(a); err != nil {
+			if err := format.choose(a, objectFormats); err != nil {
 				return err
 			}
 			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {
@@ -40,10 +40,6 @@ func showCmd(a *app) *cobra.Command {
 				}
 				c, e, err := s.extension(ctx, args[0])
 				if err != nil {
-					return err
-				}
-				if format == formatName {
-					_, err := fmt.Fprintln(a.stdout, terminal.Clean(e.ID))
 					return err
 				}
 				exits := lastExits(ctx, s, e)
@@ -61,7 +57,7 @@ func showCmd(a *app) *cobra.Command {
 		},
 		ValidArgsFunction: a.completeIDs,
 	}
-	format.add(cmd)
+	format.add(cmd, objectFormats)
 	return cmd
 }
 
@@ -224,10 +220,6 @@ func showRegistry(ctx context.Context, s *session, format outputFormat) error {
 	if err := json.Unmarshal(raw, &r); err != nil {
 		return fail(exitOther, "the registry's status cannot be read; has it another version? %w", err).
 			with("extctl show registry --json prints it as it is", nil)
-	}
-	if format == formatName {
-		_, err := fmt.Fprintln(s.stdout, terminal.Clean(r.Name))
-		return err
 	}
 	if err := printRegistry(s.app, r); err != nil {
 		return err

@@ -63,7 +63,7 @@ func statsVerb(a *app, use, about string) (*cobra.Command, *statsFlags) {
 	cmd := &cobra.Command{
 		Use: use, Short: about, Args: cobra.MaximumNArgs(1), ValidArgsFunction: a.completeIDs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := f.format.choose(a); err != nil {
+			if err := f.format.choose(a, listFormats); err != nil {
 				return err
 			}
 			id, err := optionalID(args)
@@ -89,7 +89,7 @@ func statsVerb(a *app, use, about string) (*cobra.Command, *statsFlags) {
 		},
 	}
 	addBridges(cmd, &f.bridges)
-	f.format.add(cmd)
+	f.format.add(cmd, listFormats)
 	return cmd, f
 }
 

@@ -39,7 +39,7 @@ drains), 13 if there is no NATS or no catalog, and 14 if NATS refuses the user.`
 		Example: "  extctl status\n  extctl status --json | jq .problems",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := format.choose(a); err != nil {
+			if err := format.choose(a, objectFormats); err != nil {
 				return err
 			}
 			target, err := a.nats.Resolve()
@@ -52,7 +52,7 @@ drains), 13 if there is no NATS or no catalog, and 14 if NATS refuses the user.`
 				return st.read(ctx, s)
 			})
 			if err != nil {
-				if format != formatJSON && format != formatName {
+				if format != formatJSON {
 					fmt.Fprintf(a.stdout, "Mesh:        %s\n", terminal.Clean(st.Mesh.String()))
 				}
 				return err
@@ -60,7 +60,7 @@ drains), 13 if there is no NATS or no catalog, and 14 if NATS refuses the user.`
 			return st.print(a, format)
 		},
 	}
-	format.add(cmd)
+	format.add(cmd, objectFormats)
 	return cmd
 }
 
@@ -192,19 +192,9 @@ func (st *statusJSON) count(v health.View) {
 func (st statusJSON) print(a *app, format outputFormat) error {
 	errorsFound := slices.ContainsFunc(st.Problems, func(p health.Problem) bool { return p.Level == health.Error })
 	var err error
-	switch format {
-	case formatJSON:
+	if format == formatJSON {
 		err = a.printJSON(st)
-	case formatName:
-		for _, p := range st.Problems {
-			if p.Name == "" {
-				continue
-			}
-			if _, err = fmt.Fprintln(a.stdout, terminal.Clean(p.Name)); err != nil {
-				return err
-			}
-		}
-	default:
+	} else {
 		err = st.printText(a, format == formatWide)
 	}
 	if err == nil && errorsFound {
