@@ -3,9 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,7 +13,6 @@ import (
 
 	"github.com/extmesh/extmesh/internal/bridge"
 	"github.com/extmesh/extmesh/internal/health"
-	"github.com/extmesh/extmesh/internal/registry"
 	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/internal/words"
@@ -28,7 +25,7 @@ func showCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "show ID",
 		Aliases: []string{"describe"},
-		Short:   "Show one extension: its instances, tools and diagnostics; `show registry` shows the registry",
+		Short:   "Show one extension: its instances, tools and diagnostics; `show registry` prints the registry's status",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := format.choose(a, objectFormats); err != nil {
@@ -36,7 +33,7 @@ func showCmd(a *app) *cobra.Command {
 			}
 			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {
 				if args[0] == "registry" { // reserved: no extension has this id
-					return showRegistry(ctx, s, format)
+					return showRegistry(ctx, s)
 				}
 				c, e, err := s.extension(ctx, args[0])
 				if err != nil {
@@ -207,8 +204,8 @@ func printExits(a *app, exits []exitJSON) {
 	}
 }
 
-// showRegistry prints the registry's status: its counters, the replicas it receives from, and what it refused.
-func showRegistry(ctx context.Context, s *session, format outputFormat) error {
+// showRegistry prints the registry's status as it is: its counters, the replicas it receives from, and what it refused.
+func showRegistry(ctx context.Context, s *session) error {
 	raw, err := s.request(ctx, s.prefix.RegistryRPC(), "the registry", "status", nil)
 	if err != nil {
 		return err
@@ -216,84 +213,5 @@ func showRegistry(ctx context.Context, s *session, format outputFormat) error {
 	if s.json {
 		return s.printObject(member{"registry", raw})
 	}
-	var r registry.Status
-	if err := json.Unmarshal(raw, &r); err != nil {
-		return fail(exitOther, "the registry's status cannot be read; has it another version? %w", err).
-			with("extctl show registry --json prints it as it is", nil)
-	}
-	if err := printRegistry(s.app, r); err != nil {
-		return err
-	}
-	if err := printPart(s.app, replicaTable(s.app, r.Replicas), format); err != nil {
-		return err
-	}
-	return printPart(s.app, refusalTable(s.app, r.Recent), format)
-}
-
-func printRegistry(a *app, r registry.Status) error {
-	w := bufio.NewWriter(a.stdout)
-	line := func(name, format string, args ...any) {
-		fmt.Fprintf(w, "%-12s %s\n", name+":", terminal.Clean(fmt.Sprintf(format, args...)))
-	}
-	line("Registry", "%s", strings.TrimSpace(r.Name+" "+r.Version))
-	switch {
-	case r.Leading:
-		line("Role", "leader, epoch %d", r.Epoch)
-	case r.Leader == "":
-		line("Role", "standby; no registry leads")
-	default:
-		line("Role", "standby; %s leads", r.Leader)
-	}
-	if !r.Started.IsZero() {
-		line("Started", "%s (%s)", r.Started.Local().Format(time.DateTime), words.Ago(r.Started))
-	}
-	line("Catalog", "revision %d of %s; it %s", r.Revision, r.CatalogID, health.Age(time.Duration(r.AgeMS)*time.Millisecond))
-	line("JetStream", "%s", r.JetStream)
-	if r.Leading { // a standby does not ping bridges, and need not have received everything
-		line("Extensions", "%s; %s, %s", countText(byState(r.Extensions)), words.Plural(r.Tools, "tool"), words.Plural(r.Skills, "skill"))
-		line("Instances", "%s", countText(byState(r.Instances)))
-		line("Bridges", "%s", countText(byState(r.Hosts)))
-	}
-	line("Received", "%d announcements, %d heartbeats (%.1f ms old on average), %d reports from callers", r.Traffic.Announces, r.Traffic.Beats, r.Traffic.BeatLagMS, r.Traffic.Suspects)
-	line("Written", "%d documents in %d batches; %d writes failed", r.Traffic.Writes, r.Traffic.Batches, r.Traffic.Failures)
-	line("Waiting", "%s to write, %s", words.Plural(r.Pending, "document"), words.Plural(r.Handshakes, "handshake"))
-	var refused []string
-	for _, what := range slices.Sorted(maps.Keys(r.Refused)) {
-		refused = append(refused, fmt.Sprintf("%s %d", what, r.Refused[what]))
-	}
-	if len(refused) > 0 {
-		line("Refused", "%s", strings.Join(refused, ", "))
-	}
-	return w.Flush()
-}
-
-func byState(counts map[heartbeat.State]int) map[string]int {
-	out := map[string]int{}
-	for state, n := range counts {
-		out[string(state)] = n
-	}
-	return out
-}
-
-// replicaTable is the table of the registry replicas.
-func replicaTable(a *app, all []registry.Replica) *terminal.Table {
-	t := a.newTable("REPLICA", "INSTANCE", "VERSION", "ROLE")
-	for _, r := range all {
-		role := "standby"
-		if r.Leading {
-			role = "leader"
-		}
-		t.Add(r.Name, r.Instance, r.Version, role)
-	}
-	return t
-}
-
-// refusalTable is the table of what the registry refused recently, and why.
-func refusalTable(a *app, all []registry.Refusal) *terminal.Table {
-	t := a.newTable("REFUSED", "ID", "COUNT", "LAST", "REASON")
-	t.Limit = 160
-	for _, r := range all {
-		t.Add(r.What, r.ID, strconv.FormatUint(r.Count, 10), words.Ago(r.Last), r.Reason)
-	}
-	return t
+	return s.writeJSON(indented(raw))
 }

@@ -189,6 +189,14 @@ func (st *statusJSON) count(v health.View) {
 	}
 }
 
+func byState(counts map[heartbeat.State]int) map[string]int {
+	out := map[string]int{}
+	for state, n := range counts {
+		out[string(state)] = n
+	}
+	return out
+}
+
 func (st statusJSON) print(a *app, format outputFormat) error {
 	errorsFound := slices.ContainsFunc(st.Problems, func(p health.Problem) bool { return p.Level == health.Error })
 	var err error
