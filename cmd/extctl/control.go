@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/bridge"
@@ -55,30 +54,30 @@ func (f *bridgeFlags) choose(ctx context.Context, s *session, id string) (e mesh
 	}
 	bridges, err = f.bridgesOf(e)
 	if len(bridges) > 1 {
-		bridges = withoutLost(ctx, s, bridges)
+		if c, err := s.load(ctx, mesh.CatalogOptions{}, wire.KindHost); err == nil { // without it, the requests show whether they are there
+			bridges = s.reachable(bridges, c.Hosts())
+		}
 	}
 	return e, bridges, err
 }
 
-// withoutLost leaves out the bridges that the catalog shows as lost, unless all are: nothing runs there.
-func withoutLost(ctx context.Context, s *session, bridges []string) []string {
-	c, err := s.load(ctx, mesh.CatalogOptions{}, wire.KindHost)
-	if err != nil {
-		return bridges // the requests to them show whether they are there
-	}
-	var lost []string
-	for _, h := range c.Hosts() {
-		if h.State == heartbeat.Lost && slices.Contains(bridges, h.Bridge) {
-			lost = append(lost, h.Bridge)
+// reachable leaves out the bridges that are lost, with a note for each, unless all are.
+func (s *session) reachable(bridges []string, hosts []mesh.Host) []string {
+	var running, lost []string
+	for _, name := range bridges {
+		if slices.ContainsFunc(hosts, func(h mesh.Host) bool { return h.Bridge == name && h.State == heartbeat.Lost }) {
+			lost = append(lost, name)
+		} else {
+			running = append(running, name)
 		}
 	}
-	if len(lost) == len(bridges) {
-		return bridges
+	if len(running) == 0 {
+		return lost
 	}
 	for _, name := range lost {
 		s.note("%s is lost; nothing runs there", terminal.Clean(name))
 	}
-	return slices.DeleteFunc(bridges, func(name string) bool { return slices.Contains(lost, name) })
+	return running
 }
 
 // params are the params of a control request for the selected instances of an extension, after choose.
@@ -125,7 +124,7 @@ type answer[T any] struct {
 func askBridges[T any](ctx context.Context, s *session, bridges []string, method string, params any) ([]answer[T], failures, error) {
 	answers, failed := askEach[T](ctx, s, bridges, method, params)
 	if len(answers) == 0 {
-		return nil, nil, s.allFailed(failed)
+		return nil, nil, allFailed(failed)
 	}
 	return answers, failed, nil
 }
@@ -251,41 +250,20 @@ func printBridges(s *session, bridges []controlJSON, failed failures) error {
 	}{Bridges: bridges, Failed: failed}), failed.exit())
 }
 
-// allFailed is the error if the request to every bridge failed. Forty bridges that fail for the same reason are one line.
-func (s *session) allFailed(failed failures) error {
-	type group struct {
-		err     error // of the first bridge
-		bridges []string
+// allFailed is the error if the request to every bridge failed: that of the first one, and the names of the others. They usually fail
+// for the same reason.
+func allFailed(failed failures) error {
+	if len(failed) == 0 {
+		return nil
 	}
-	var order []string
-	groups := map[string]*group{}
-	for _, f := range failed {
-		reason := strings.ReplaceAll(f.err.Error(), f.Bridge, "BRIDGE")
-		if errors.Is(f.err, nats.ErrPermissionViolation) {
-			reason = "denied"
-		}
-		if groups[reason] == nil {
-			groups[reason], order = &group{err: f.err}, append(order, reason)
-		}
-		groups[reason].bridges = append(groups[reason].bridges, f.Bridge)
+	var others []string
+	for _, f := range failed[1:] {
+		others = append(others, f.Bridge)
 	}
-	var out []error
-	for _, reason := range order {
-		g := groups[reason]
-		switch n := len(g.bridges); {
-		case n == 1:
-			out = append(out, g.err)
-		case reason == "denied":
-			text := fmt.Sprintf("all %d bridges: NATS does not allow this user to send requests to bridges (%s)", n, s.prefix.Control("*"))
-			if n < len(failed) {
-				text = strings.Replace(text, "all ", "", 1)
-			}
-			out = append(out, &reworded{text, g.err})
-		default:
-			out = append(out, fmt.Errorf("%w; the same for %s", g.err, words.Some(g.bridges[1:], 3)))
-		}
+	if len(others) == 0 {
+		return failed[0].err
 	}
-	return errors.Join(out...)
+	return fmt.Errorf("%w; requests to %s failed, too", failed[0].err, words.Some(others, 3))
 }
 
 // spot is an instance as its bridge reports it.

@@ -91,25 +91,15 @@ func (o *drainOptions) targets(ctx context.Context, s *session, id string) ([]st
 
 // bridgesOfHost are the bridges that are named so, or run on the host that is named so: those that answer, if there are any.
 func (s *session) bridgesOfHost(c *mesh.Catalog, name string) ([]string, error) {
-	var found, lost, known []string
+	var found, known []string
 	for _, h := range c.Hosts() {
-		switch {
-		case h.Bridge != name && h.Host != name:
-		case h.State == heartbeat.Lost:
-			lost = append(lost, h.Bridge)
-		default:
+		if h.Bridge == name || h.Host == name {
 			found = append(found, h.Bridge)
 		}
 		known = append(known, h.Bridge, h.Host)
 	}
-	switch {
-	case len(found) > 0:
-		for _, name := range lost {
-			s.note("%s is lost; nothing runs there", terminal.Clean(name))
-		}
-		return found, nil
-	case len(lost) > 0:
-		return lost, nil
+	if len(found) > 0 {
+		return s.reachable(found, c.Hosts()), nil
 	}
 	f := fail(exitNotFound, "no bridge and no host is named %q", name).with("extctl hosts lists them", nil)
 	slices.Sort(known)

@@ -259,7 +259,7 @@ func (s logsCommand) past(ctx context.Context) (past []logLine, seen map[string]
 	}
 	late := !slices.ContainsFunc(failed, func(f failedJSON) bool { return !errors.Is(f.err, context.DeadlineExceeded) })
 	if !answered && !(s.want.follow && late) {
-		return nil, nil, nil, s.allFailed(failed)
+		return nil, nil, nil, allFailed(failed)
 	}
 	slices.SortStableFunc(past, func(a, b logLine) int { return a.TS.Compare(b.TS) })
 	return past[max(0, len(past)-max(s.want.lines, 0)):], seen, failed, nil

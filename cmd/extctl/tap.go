@@ -92,7 +92,7 @@ func tap(ctx context.Context, s *session, f *tapFlags) error {
 		return err
 	}
 	if len(t.failed) == len(bridges) {
-		return s.allFailed(t.failed)
+		return allFailed(t.failed)
 	}
 	if t.dropped > 0 {
 		s.note("extctl: %d calls are not shown: there were too many", t.dropped)
