@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -124,7 +123,6 @@ type watcher struct {
 	catalog  *mesh.Catalog
 	only     []string // extensions and bridges; empty for all
 	states   map[string]heartbeat.State
-	specs    map[string]*wire.Spec
 	hosts    map[string]heartbeat.State
 	stderrMu sync.Mutex
 }
@@ -158,12 +156,12 @@ func (w *watcher) print(ev mesh.Event) error {
 
 // remember stores the current state of the catalog.
 func (w *watcher) remember() {
-	w.states, w.specs, w.hosts = map[string]heartbeat.State{}, map[string]*wire.Spec{}, map[string]heartbeat.State{}
+	w.states, w.hosts = map[string]heartbeat.State{}, map[string]heartbeat.State{}
 	for _, h := range w.catalog.Hosts() {
 		w.hosts[h.Bridge] = h.State
 	}
 	for _, e := range w.catalog.All() {
-		w.states[e.ID], w.specs[e.ID] = e.State.State, e.Spec
+		w.states[e.ID] = e.State.State
 	}
 }
 
@@ -173,7 +171,7 @@ func (w *watcher) describe(ev mesh.Event) string {
 	case wire.KindState:
 		return w.describeState(ev)
 	case wire.KindSpec:
-		return w.describeSpec(ev)
+		return describeSpec(ev)
 	case wire.KindSkill:
 		return "skill " + verbOf(ev.Op)
 	case wire.KindHost:
@@ -247,52 +245,14 @@ func (w *watcher) describeState(ev mesh.Event) string {
 	return text
 }
 
-func (w *watcher) describeSpec(ev mesh.Event) string {
-	id := ev.Name()
-	old := w.specs[id]
+// describeSpec is the present version and the number of tools; the state is in lines of its own.
+func describeSpec(ev mesh.Event) string {
 	if ev.Op == "delete" {
-		delete(w.specs, id)
 		return ""
 	}
-	s := new(wire.Spec)
-	if err := json.Unmarshal(ev.Value, s); err != nil {
+	var s wire.Spec
+	if err := json.Unmarshal(ev.Value, &s); err != nil {
 		return "unreadable spec"
 	}
-	w.specs[id] = s
-	text := terminal.Clean("version " + s.Version)
-	if old != nil && old.Version != "" && old.Version != s.Version {
-		text = terminal.Clean("version " + old.Version + " → " + s.Version)
-	}
-	text += ", " + words.Plural(len(s.Tools), "tool")
-	if old != nil {
-		if d := toolDiff(old.Tools, s.Tools); d != "" {
-			text += " (" + d + ")"
-		}
-	}
-	return text
-}
-
-// toolDiff is "+new -old" over the tools' local names.
-func toolDiff(old, now []wire.Tool) string {
-	had := map[string]bool{}
-	for _, t := range old {
-		had[t.Own] = true
-	}
-	var out []string
-	for _, t := range now {
-		if !had[t.Own] {
-			out = append(out, "+"+terminal.Clean(t.Own))
-		}
-		delete(had, t.Own)
-	}
-	for _, t := range old {
-		if had[t.Own] {
-			out = append(out, "-"+terminal.Clean(t.Own))
-		}
-	}
-	const most = 6
-	if len(out) > most {
-		out = append(out[:most], fmt.Sprintf("and %d more", len(out)-most))
-	}
-	return strings.Join(out, " ")
+	return "version " + terminal.Clean(s.Version) + ", " + words.Plural(len(s.Tools), "tool")
 }

@@ -36,7 +36,7 @@ func TestWatch(t *testing.T) {
 	}{
 		{"", []string{
 			`^\S+  3 +w +ready → restarting  0/0  exit status 1$`,
-			`^\S+  4 +w +version 1.0.0 → 1.1.0, 2 tools \(\+b \+c -a\)$`,
+			`^\S+  4 +w +version 1.1.0, 2 tools$`,
 			`^\S+  5 +h +bridge's report changed$`,
 			`^\S+  6 +h +bridge ready$`,
 			`^\S+  7 +h +bridge lost  it is gone$`,
