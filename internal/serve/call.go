@@ -29,13 +29,10 @@ type call struct {
 	bytes   int64  // of the request, as they were reserved
 	reply   string
 	callID  string
-	named   bool // the caller has set a call id, as clients do that receive all tokens of their inbox
 	began   time.Time
 	stop    context.CancelFunc // of a synchronous handler
 	left    bool               // its place is free; used only where the answer is sent
 	claimed atomic.Bool        // by the goroutine that answers it
-	probed  atomic.Bool        // its caller was probed
-	ended   atomic.Bool        // its answer was sent
 	caller  string             // from its reply subject; set by the list of calls
 
 	frames
@@ -144,7 +141,6 @@ func (s *service) newCall(at *endpoint, req *nats.Msg, env *jsonrpc.Envelope, be
 	c.request = rpc.Request{ID: c.id, Method: env.MethodName(), Params: env.Params}
 	if h := req.Header; len(h) > 0 {
 		c.callID = h.Get(wire.HeaderCallID)
-		c.named = c.callID != ""
 		c.request.Agent, c.request.Session = h.Get(wire.HeaderAgent), h.Get(wire.HeaderSession)
 		c.request.Traceparent = h.Get(wire.HeaderTraceparent)
 		if h.Get(wire.HeaderStream) == "1" {
@@ -276,14 +272,13 @@ func (c *call) giveBack() {
 // finish ends c, since its answer was sent. The last step removes it from the calls that Serve waits for.
 func (c *call) finish() {
 	s := c.s
-	c.ended.Store(true) // before dropToken: a probe of the caller gets no new token
-	callID := c.callID  // which forget removes
+	callID := c.callID // which forget removes
 	s.inst.pub.calls.forget(c)
 	took := time.Since(c.began)
 	s.inst.counters.took.Add(took)
 	c.at.took.Add(int64(took))
 	c.log(took, callID)
-	if c.stream || c.probed.Load() {
+	if c.stream {
 		s.inst.pub.streams.dropToken(c)
 	}
 	c.leave()

@@ -3,7 +3,10 @@ package serve
 import (
 	"maps"
 	"slices"
+	"strings"
 	"sync"
+
+	"github.com/nats-io/nats.go"
 )
 
 // callList is the calls in flight of a service.
@@ -80,4 +83,18 @@ func (l *callList) each(f func(*call)) {
 	for _, c := range all {
 		f(c)
 	}
+}
+
+// callerOf returns the sender of a request, as far as its reply subject shows it: _INBOX.USER of
+// _INBOX.USER.CONNECTION.TOKEN, or the connection of any other subject with three parts; "" for fewer parts.
+func callerOf(reply string) string {
+	parts := strings.Count(reply, ".") + 1
+	switch {
+	case parts < 3:
+		return ""
+	case parts > 3 && strings.HasPrefix(reply, nats.InboxPrefix):
+		user := strings.IndexByte(reply[len(nats.InboxPrefix):], '.')
+		return reply[:len(nats.InboxPrefix)+user]
+	}
+	return reply[:strings.LastIndexByte(reply, '.')]
 }

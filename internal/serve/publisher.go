@@ -37,8 +37,6 @@ type Publisher struct {
 
 	barriers  barriers
 	discovery *discovery
-
-	absentAfter, absentEvery time.Duration
 }
 
 // NewPublisher returns a Publisher on nc. It starts nothing; Run must run as long as any instance serves calls.
@@ -52,7 +50,7 @@ func NewPublisher(nc *nats.Conn, opt PublisherOptions) *Publisher {
 	if opt.Logger == nil {
 		opt.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Publisher{nc: nc, opt: opt, in: make(chan *nats.Msg, 4096), discovery: newDiscovery(nc, opt), absentAfter: absentAfter, absentEvery: absentEvery}
+	return &Publisher{nc: nc, opt: opt, in: make(chan *nats.Msg, 4096), discovery: newDiscovery(nc, opt)}
 }
 
 // Run runs the Publisher until ctx ends, and then returns nil. It returns an error if it cannot subscribe, or
@@ -81,8 +79,6 @@ func (n *Publisher) read(ctx context.Context) error {
 	defer n.nc.RemoveStatusListener(closed)
 	tick := time.NewTicker(wire.StreamTick)
 	defer tick.Stop()
-	probe := time.NewTicker(n.absentEvery)
-	defer probe.Stop()
 	if n.nc.IsClosed() { // before the listener existed
 		return nats.ErrConnectionClosed
 	}
@@ -94,8 +90,6 @@ func (n *Publisher) read(ctx context.Context) error {
 			return nats.ErrConnectionClosed
 		case now := <-tick.C:
 			n.streams.tick(now)
-		case now := <-probe.C:
-			n.probeCallers(now)
 		case m := <-n.in:
 			if token, ok := ackToken(m.Subject); ok {
 				n.streams.acknowledged(m, token)

@@ -83,9 +83,6 @@ func (t *streams) ackSubject(c *call) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if c.token == "" {
-		if c.ended.Load() { // dropToken was called, or is about to be
-			return ""
-		}
 		c.token = rand.Text()
 		t.tokens[c.token] = c
 	}

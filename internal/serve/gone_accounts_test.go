@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/serve"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // shippedRoles are options of a server with the accounts and users of deploy/nats/roles.conf; each user's password is its
@@ -40,10 +42,11 @@ func shippedRoles(t *testing.T) *server.Options {
 	return options
 }
 
-// TestCallerGoneAcrossAccounts is TestCallerGone with callers in the account AGENTS of the shipped roles, and the service in
-// MESH: the probes, and the status that there is no responder, cross from one account to the other, and between servers.
+// TestCallerGoneAcrossAccounts has callers in the account AGENTS of the shipped roles, and the service in MESH: frames, and the
+// status that there is no responder, cross from one account to the other, and between servers. The calls of a caller that goes end,
+// and the call of a caller that stays does not.
 func TestCallerGoneAcrossAccounts(t *testing.T) {
-	t.Parallel() // with each other: they wait for a question that is sent every five seconds
+	t.Parallel() // with each other: they wait for keepalives
 	t.Run("one server", func(t *testing.T) {
 		t.Parallel()
 		s := natstest.Start(t, shippedRoles(t))
@@ -62,7 +65,7 @@ func callerGoneAcross(t *testing.T, service, stays, goes *natstest.Server) {
 			t.Errorf("%s: %v", user, err)
 		}))
 	}
-	inflight, release := holding(t, as(service, "weather"), 1, serve.Options{MaxInflight: 1000}, 200*time.Millisecond, 200*time.Millisecond)
+	inflight, release := holding(t, as(service, "weather"), 1, serve.Options{MaxInflight: 1000})
 	staying, going := as(stays, "agent"), as(goes, "agent")
 	natstest.Eventually(t, "the service can be called from each server", func() bool {
 		for _, nc := range []*nats.Conn{staying, going} {
@@ -72,28 +75,34 @@ func callerGoneAcross(t *testing.T, service, stays, goes *natstest.Server) {
 		}
 		return true
 	})
+	var frames atomic.Int64
 	answer := make(chan string, 1)
-	go func() { // ends with its call
-		m, err := staying.RequestMsg(held(""), 2*time.Minute)
-		if err != nil {
-			answer <- err.Error()
+	inbox := staying.NewInbox()
+	if _, err := staying.Subscribe(inbox, func(m *nats.Msg) {
+		if m.Header.Get(wire.HeaderFrame) != "" {
+			frames.Add(1)
 			return
 		}
 		answer <- string(m.Data)
-	}()
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := staying.PublishMsg(heldStream(inbox)); err != nil {
+		t.Fatal(err)
+	}
 	natstest.Eventually(t, "the caller that stays has called", func() bool { return inflight() == 1 })
 	prefix := going.NewInbox()
-	if _, err := going.Subscribe(prefix+".*", func(*nats.Msg) {}); err != nil { // probes arrive until it closes
+	if _, err := going.Subscribe(prefix+".*", func(*nats.Msg) {}); err != nil { // frames arrive until it closes
 		t.Fatal(err)
 	}
 	for n := range 256 {
-		if err := going.PublishMsg(held(fmt.Sprintf("%s.%d", prefix, n))); err != nil {
+		if err := going.PublishMsg(heldStream(fmt.Sprintf("%s.%d", prefix, n))); err != nil {
 			t.Fatal(err)
 		}
 	}
 	natstest.Eventually(t, "all calls are in flight", func() bool { return inflight() == 1+256 })
-	before := received(staying)
-	natstest.Eventually(t, "both callers have been probed, and are still waited for", func() bool { return received(staying) >= before+10 })
+	before := frames.Load()
+	natstest.Eventually(t, "both callers have got keepalives", func() bool { return frames.Load() >= before+3 })
 	if n := inflight(); n != 1+256 {
 		t.Fatalf("%d calls of callers that are there were cancelled", 1+256-n)
 	}
@@ -109,5 +118,3 @@ func callerGoneAcross(t *testing.T, service, stays, goes *natstest.Server) {
 		t.Error("the caller that stayed got no answer")
 	}
 }
-
-func received(nc *nats.Conn) uint64 { return nc.Stats().InMsgs }

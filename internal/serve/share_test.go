@@ -21,7 +21,7 @@ import (
 )
 
 // holding serves replicas of weather with a handler that keeps its calls in flight until their contexts end, or until release is closed.
-func holding(t *testing.T, nc *nats.Conn, replicas int, opt serve.Options, after, every time.Duration) (inflight func() int64, release chan struct{}) {
+func holding(t *testing.T, nc *nats.Conn, replicas int, opt serve.Options) (inflight func() int64, release chan struct{}) {
 	t.Helper()
 	var n atomic.Int64
 	release = make(chan struct{})
@@ -36,7 +36,6 @@ func holding(t *testing.T, nc *nats.Conn, replicas int, opt serve.Options, after
 		}
 	})
 	node := serve.NewPublisher(nc, serve.PublisherOptions{})
-	node.SetAbsence(after, every)
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { node.Run(ctx) }) // these end with ctx
@@ -55,9 +54,17 @@ func holding(t *testing.T, nc *nats.Conn, replicas int, opt serve.Options, after
 	return n.Load, release
 }
 
+// held is a call of an hour.
 func held(reply string) *nats.Msg {
 	return &nats.Msg{Subject: "ext.weather.rpc", Reply: reply, Data: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/x"}`),
-		Header: nats.Header{wire.HeaderTimeout: {"3600000"}, wire.HeaderCallID: {nats.NewInbox()}}}
+		Header: nats.Header{wire.HeaderTimeout: {"3600000"}}}
+}
+
+// heldStream is held for a caller that takes frames.
+func heldStream(reply string) *nats.Msg {
+	m := held(reply)
+	m.Header.Set(wire.HeaderStream, "1")
+	return m
 }
 
 // start runs a server and returns what connects to it. Nothing of either is left after the test.
@@ -72,85 +79,18 @@ func start(t *testing.T) (connect func(...nats.Option) *nats.Conn) {
 	return natstest.Start(t, nil).Connect
 }
 
-// TestCallerGone has a caller make 256 calls of an hour without frames and go: they end, and the extension takes calls
-// again. Calls of callers that are there stay, also of one that listens on nothing but its reply subject.
-func TestCallerGone(t *testing.T) {
-	connect := start(t)
-	inflight, release := holding(t, connect(), 1, serve.Options{MaxInflight: 1000}, 100*time.Millisecond, 20*time.Millisecond)
-	stays, exact := connect(), connect()
-	answers := make(chan string, 4)
-	go func() { // ends with its call
-		m, err := stays.RequestMsg(held(""), time.Minute)
-		if err != nil {
-			answers <- err.Error()
-			return
-		}
-		answers <- string(m.Data)
-	}()
-	for _, inbox := range []string{exact.NewInbox(), exact.NewInbox() + ".one"} {
-		if strings.HasSuffix(inbox, ".one") { // a caller with muxed inboxes, of another client
-			if _, err := exact.Subscribe(strings.TrimSuffix(inbox, "one")+"*", func(m *nats.Msg) {
-				if m.Subject == inbox { // not a probe
-					answers <- string(m.Data)
-				}
-			}); err != nil {
-				t.Fatal(err)
-			}
-		} else if _, err := exact.Subscribe(inbox, func(m *nats.Msg) { answers <- string(m.Data) }); err != nil {
-			t.Fatal(err)
-		}
-		if err := exact.PublishMsg(held(inbox)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	command := held(exact.NewRespInbox()) // the nats command sets no call id, and subscribes to exactly this subject
-	command.Header.Del(wire.HeaderCallID)
-	if _, err := exact.Subscribe(command.Reply, func(m *nats.Msg) { answers <- string(m.Data) }); err != nil {
-		t.Fatal(err)
-	}
-	if err := exact.PublishMsg(command); err != nil {
-		t.Fatal(err)
-	}
-	natstest.Eventually(t, "those that stay have called", func() bool { return inflight() == 4 })
-
-	goes := connect()
-	prefix := goes.NewInbox()
-	if _, err := goes.SubscribeSync(prefix + ".*"); err != nil {
-		t.Fatal(err)
-	}
-	for n := range 256 {
-		if err := goes.PublishMsg(held(fmt.Sprintf("%s.%d", prefix, n))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	natstest.Eventually(t, "all calls are in flight", func() bool { return inflight() == 4+256 })
-	goes.Close()
-	natstest.Eventually(t, "the calls of the caller that has gone have ended", func() bool { return inflight() == 4 })
-	close(release)
-	for range 4 {
-		select {
-		case got := <-answers:
-			if !strings.Contains(got, `"held"`) {
-				t.Errorf("a caller that stayed got %s", got)
-			}
-		case <-time.After(time.Minute):
-			t.Fatal("a caller that stayed got no answer")
-		}
-	}
-}
-
 // TestCallerOfReplicasGone: the replicas of a bridge share a connection, on which the server reports an absent caller to one of
 // them only.
 func TestCallerOfReplicasGone(t *testing.T) {
 	connect := start(t)
-	inflight, _ := holding(t, connect(), 3, serve.Options{MaxInflight: 100}, 100*time.Millisecond, 20*time.Millisecond)
+	inflight, _ := holding(t, connect(), 3, serve.Options{MaxInflight: 100})
 	goes := connect()
 	prefix := goes.NewInbox()
 	if _, err := goes.SubscribeSync(prefix + ".*"); err != nil {
 		t.Fatal(err)
 	}
 	for n := range 60 {
-		if err := goes.PublishMsg(held(fmt.Sprintf("%s.%d", prefix, n))); err != nil {
+		if err := goes.PublishMsg(heldStream(fmt.Sprintf("%s.%d", prefix, n))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -162,7 +102,7 @@ func TestCallerOfReplicasGone(t *testing.T) {
 // TestShareOfOneCaller gives no caller more than half of the calls that an extension takes, and gives the share back.
 func TestShareOfOneCaller(t *testing.T) {
 	connect := start(t)
-	inflight, release := holding(t, connect(), 1, serve.Options{MaxInflight: 5}, time.Hour, time.Hour)
+	inflight, release := holding(t, connect(), 1, serve.Options{MaxInflight: 5})
 	nc := connect()
 	answers, err := nc.SubscribeSync("_INBOX.>")
 	if err != nil {
