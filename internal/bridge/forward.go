@@ -224,11 +224,10 @@ func (f *forwarder) newCall(x *jsonrpc.Exchange) *forwardedCall {
 // sent yet or was moving from one replica to the next.
 var cancelledEarly jsonrpc.Exchange
 
-// run starts h, now or when the child sends the log messages that h wants.
+// run sends h, after the request for the log messages that it wants.
 func (h *forwardedCall) run() {
-	if !h.f.messages.setLevel(h) {
-		h.send()
-	}
+	h.f.messages.setLevel(h)
+	h.send()
 }
 
 // send sends h. From then on it can be cancelled, so the fields that CancelExchange reads must not change any more.

@@ -2,8 +2,6 @@ package bridge
 
 import (
 	"bytes"
-	"cmp"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,101 +19,61 @@ import (
 type messages struct {
 	calls atomic.Int64 // in flight
 
-	mu      sync.Mutex
-	wanted  map[*forwardedCall]mcp.LogLevel
-	quiet   time.Time        // until then, a call that was given up may still run
-	sent    mcp.LogLevel     // the level that the server sends; 0: not set in this session
-	asked   mcp.LogLevel     // the level that the server is setting; 0: none
-	waiting []*forwardedCall // calls that need another level than sent
-	session int              // counts the sessions
+	mu     sync.Mutex
+	wanted map[*forwardedCall]mcp.LogLevel
+	quiet  time.Time     // until then, a call that was given up may still run
+	sent   mcp.LogLevel  // the level that the server sends; 0: not set in this session
+	asked  *levelRequest // in flight; nil: none
 }
 
-// setLevel sets the level of log messages that h wants, if the server does not send it yet. It then returns true, and
-// sends h when the server has answered: servers may handle requests at the same time, and would drop the first messages
-// of a call that is sent together with its level.
-func (m *messages) setLevel(h *forwardedCall) bool {
+// setLevel sets the level of log messages that h wants, if the server does not send it yet. It does not wait for the answer:
+// a server that handles requests at the same time may drop the first messages of h. While an earlier level is being set,
+// setLevel sets nothing, because such a server may handle two of these requests in any order; the next call does.
+func (m *messages) setLevel(h *forwardedCall) {
 	if !bytes.Contains(h.Params, []byte(mcp.MetaLogLevel)) { // few calls have one
-		return false
+		return
 	}
 	if _, ok := h.outer.Sink.(serve.ProgressSink); !ok || !h.f.logs() {
-		return false
+		return
 	}
 	h.level = mcp.RequestedLevel(h.Params)
+	if h.level == 0 {
+		return
+	}
 	m.mu.Lock()
-	if h.level == 0 || m.sends(h.level) {
+	if m.asked != nil || m.sent != 0 && h.level >= m.sent {
 		m.mu.Unlock()
-		return false
+		return
 	}
-	h.Hold = false // the caller's Flush may come before h is sent
-	m.waiting = append(m.waiting, h)
-	ask := m.nextLevel()
+	q := &levelRequest{messages: m, level: h.level}
+	m.asked = q
 	m.mu.Unlock()
-	ask.start()
-	return true
+	h.f.conn.Start(&jsonrpc.Exchange{Method: "logging/setLevel", Params: []byte(`{"level":"` + q.level.String() + `"}`),
+		Deadline: time.Now().Add(levelTimeout), Sink: q})
 }
 
-// sends reports whether the server sends log messages of a level. The caller holds mu.
-func (m *messages) sends(level mcp.LogLevel) bool { return m.sent != 0 && level >= m.sent }
-
-// nextLevel is the request for the lowest level that a waiting call wants, or nil: one is in flight, because the server
-// may handle two in any order, or no call waits. The caller holds mu.
-func (m *messages) nextLevel() *levelRequest {
-	if m.asked != 0 || len(m.waiting) == 0 {
-		return nil
-	}
-	lowest := slices.MinFunc(m.waiting, func(a, b *forwardedCall) int { return cmp.Compare(a.level, b.level) })
-	m.asked = lowest.level
-	return &levelRequest{f: lowest.f, level: m.asked, session: m.session}
-}
-
-// levelTimeout limits how long a call waits for the answer to a request for more log messages. Then it is sent anyway.
+// levelTimeout is the time that a server has to answer a request for more log messages.
 const levelTimeout = 2 * time.Second
 
 // levelRequest is a request for more log messages.
 type levelRequest struct {
-	f       *forwarder
-	level   mcp.LogLevel
-	session int
+	messages *messages
+	level    mcp.LogLevel
 }
 
-// start sends the request, unless it is nil.
-func (q *levelRequest) start() {
-	if q != nil {
-		q.f.conn.Start(&jsonrpc.Exchange{Method: "logging/setLevel", Params: []byte(`{"level":"` + q.level.String() + `"}`),
-			Deadline: time.Now().Add(levelTimeout), Sink: q})
-	}
-}
-
-// Deliver implements jsonrpc.Sink: it sends the calls that have waited for the level. If the server
-// refuses it or takes long, it counts as set. If the request did not reach the server, the next call sends it again.
+// Deliver implements jsonrpc.Sink. If the server refuses the level or takes long, it counts as set. If the request did not
+// reach the server, the next call sends it again.
 func (q *levelRequest) Deliver(_ *jsonrpc.Exchange, r jsonrpc.Reply) {
-	m := &q.f.messages
+	m := q.messages
 	m.mu.Lock()
-	m.asked = 0
-	answered := r.Err == nil || r.Err.Code == rpc.CodeTimeout
-	if answered && q.session == m.session {
+	defer m.mu.Unlock()
+	if m.asked != q { // of an earlier session
+		return
+	}
+	m.asked = nil
+	if r.Err == nil || r.Err.Code == rpc.CodeTimeout {
 		m.sent = q.level
 	}
-	ready := m.waiting
-	m.waiting = nil
-	if answered {
-		ready = slices.DeleteFunc(ready, func(h *forwardedCall) bool {
-			if !m.sends(h.level) {
-				m.waiting = append(m.waiting, h)
-			}
-			return !m.sends(h.level)
-		})
-	}
-	ask := m.nextLevel()
-	m.mu.Unlock()
-	for _, h := range ready {
-		if !h.Deadline.IsZero() && !time.Now().Before(h.Deadline) {
-			h.outer.Sink.Deliver(h.outer, jsonrpc.Reply{Err: rpc.Errorf(rpc.CodeTimeout, rpc.RanNo, "the extension did not set the log level in time")})
-		} else {
-			h.send()
-		}
-	}
-	ask.start()
 }
 
 // enter counts a call until leave.
@@ -136,8 +94,7 @@ func (m *messages) enter(h *forwardedCall) {
 func (m *messages) forgetLevel() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.sent = 0
-	m.session++
+	m.sent, m.asked = 0, nil
 }
 
 // quietTime is how long no caller gets log messages after a call was given up, because they may be about that call.

@@ -61,87 +61,46 @@ func loggingForwarder(l *scriptedLink) (f *forwarder, callTool func(level string
 	}
 }
 
-// next returns the oldest exchange without an answer.
-func (s *scriptedLink) next() *jsonrpc.Exchange {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	x := s.waiting[0]
-	s.waiting = s.waiting[1:]
-	return x
-}
-
-// TestLogLevelFirst: a call is sent when its log level has been set, or cannot be, unless it was cancelled before or is
-// too late.
-func TestLogLevelFirst(t *testing.T) {
-	ok := jsonrpc.NewReply(json.RawMessage("{}"), nil)
-	failed := func(code rpc.Code) jsonrpc.Reply { return jsonrpc.Reply{Err: rpc.Errorf(code, rpc.RanMaybe, "no")} }
-	for name, tt := range map[string]struct {
-		reply    jsonrpc.Reply
-		cancel   bool
-		deadline time.Time
-		want     rpc.Code // of the caller; 0: the call is sent
-		again    bool     // the next call sets the level again
-	}{
-		"set":       {reply: ok},
-		"refused":   {reply: jsonrpc.NewReply(nil, rpc.Errorf(rpc.CodeInternal, rpc.RanNo, "no"))},
-		"timeout":   {reply: failed(rpc.CodeTimeout)},
-		"away":      {reply: failed(rpc.CodeUnavailable), again: true},
-		"cancelled": {reply: ok, cancel: true, want: rpc.CodeCancelled},
-		"too late":  {reply: ok, deadline: time.Now(), want: rpc.CodeTimeout},
-	} {
-		t.Run(name, func(t *testing.T) {
-			l := &scriptedLink{answer: func(*jsonrpc.Exchange) (jsonrpc.Reply, bool) { return jsonrpc.Reply{}, false }}
-			f, callTool := loggingForwarder(l)
-			sink, x := callTool(`"info"`, tt.deadline)
-			if len(l.sent) != 1 || l.sent[0] != `logging/setLevel {"level":"info"}` {
-				t.Fatalf("the server got %q before it had answered", l.sent)
-			}
-			if tt.cancel {
-				f.CancelExchange(x)
-			}
-			level := l.next()
-			level.Sink.Deliver(level, tt.reply)
-			switch {
-			case tt.want != 0 && (len(l.sent) != 1 || sink.reply.ErrorCode() != tt.want):
-				t.Errorf("the server got %q, the caller %v", l.sent, sink.reply.Err)
-			case tt.want == 0 && (len(l.waiting) != 1 || l.waiting[0].Method != "tools/call" || l.waiting[0].Hold):
-				t.Errorf("the server got %q", l.sent)
-			}
-			callTool(`"info"`, time.Time{})
-			if last := l.sent[len(l.sent)-1]; strings.HasPrefix(last, "logging") != tt.again {
-				t.Errorf("the next call sent %q", last)
-			}
-		})
-	}
-}
-
-// TestLogLevelsAtOnce: calls that need a level while one is being set wait for one request for the lowest of them.
-func TestLogLevelsAtOnce(t *testing.T) {
+// TestLogLevels: the first call that wants a lower level sends it before itself, unless another one is being set; a level that
+// did not reach the server is sent again.
+func TestLogLevels(t *testing.T) {
 	l := &scriptedLink{answer: func(*jsonrpc.Exchange) (jsonrpc.Reply, bool) { return jsonrpc.Reply{}, false }}
 	f, callTool := loggingForwarder(l)
-	for _, level := range []string{`"warning"`, `"info"`, `"warning"`, `"debug"`} {
+	calls := func(level string, want ...string) (first *jsonrpc.Exchange) {
+		t.Helper()
+		l.sent, l.waiting = nil, nil
 		callTool(level, time.Time{})
-	}
-	level := l.next()
-	level.Sink.Deliver(level, jsonrpc.NewReply(json.RawMessage("{}"), nil)) // warning
-	f.messages.forgetLevel()                                                // debug is set in a session that ends
-	level = l.waiting[len(l.waiting)-1]
-	l.waiting = l.waiting[:len(l.waiting)-1]
-	level.Sink.Deliver(level, jsonrpc.NewReply(json.RawMessage("{}"), nil))
-	level = l.waiting[len(l.waiting)-1]
-	level.Sink.Deliver(level, jsonrpc.NewReply(json.RawMessage("{}"), nil))
-	var sent []string
-	for _, s := range l.sent {
-		method, params, _ := strings.Cut(s, " ")
-		if method == "tools/call" {
-			params = ""
+		for i, sent := range l.sent {
+			if strings.HasPrefix(sent, "tools/call ") {
+				l.sent[i] = "call"
+			}
 		}
-		sent = append(sent, method+params)
+		if !slices.Equal(l.sent, want) {
+			t.Fatalf("a call at %s sent %q, want %q", level, l.sent, want)
+		}
+		return l.waiting[0]
 	}
-	if want := []string{`logging/setLevel{"level":"warning"}`, "tools/call", "tools/call", `logging/setLevel{"level":"debug"}`,
-		`logging/setLevel{"level":"debug"}`, "tools/call", "tools/call"}; !slices.Equal(sent, want) {
-		t.Errorf("the server got %q", sent)
-	}
+	answer := func(level *jsonrpc.Exchange, r jsonrpc.Reply) { level.Sink.Deliver(level, r) }
+	ok := jsonrpc.NewReply(json.RawMessage("{}"), nil)
+	refused := jsonrpc.NewReply(nil, rpc.Errorf(rpc.CodeInternal, rpc.RanNo, "no"))
+	failed := func(code rpc.Code) jsonrpc.Reply { return jsonrpc.Reply{Err: rpc.Errorf(code, rpc.RanMaybe, "no")} }
+
+	warning := calls(`"warning"`, `logging/setLevel {"level":"warning"}`, "call")
+	calls(`"warning"`, "call")
+	calls(`"debug"`, "call") // the server may handle two levels in any order
+	answer(warning, ok)
+	calls(`"error"`, "call")
+	answer(calls(`"notice"`, `logging/setLevel {"level":"notice"}`, "call"), refused)
+	calls(`"notice"`, "call")
+	answer(calls(`"info"`, `logging/setLevel {"level":"info"}`, "call"), failed(rpc.CodeUnavailable))
+	answer(calls(`"info"`, `logging/setLevel {"level":"info"}`, "call"), failed(rpc.CodeTimeout))
+	calls(`"info"`, "call")
+	late := calls(`"debug"`, `logging/setLevel {"level":"debug"}`, "call")
+	f.messages.forgetLevel() // debug is set in a session that ends
+	again := calls(`"debug"`, `logging/setLevel {"level":"debug"}`, "call")
+	answer(late, ok)
+	answer(again, failed(rpc.CodeUnavailable))
+	calls(`"debug"`, `logging/setLevel {"level":"debug"}`, "call")
 }
 
 // TestLogMessages checks that a log message reaches the call that is alone, at the level that it wants, and no other.
