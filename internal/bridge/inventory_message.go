@@ -64,7 +64,7 @@ func (p *packer) add(size int, put func(*wire.Inventory)) {
 func (p *packer) instances(list []wire.InventoryInstance) {
 	for _, i := range list {
 		size := encodedSize(i)
-		if size > p.limit { // the registry reads the names in the handshake
+		if size > p.limit { // a registry needs neither to show it and call it
 			i.Capabilities, i.Description = wire.Capabilities{}, ""
 			size = encodedSize(i)
 		}

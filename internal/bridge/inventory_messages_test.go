@@ -239,16 +239,16 @@ func TestInventorySizes(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name                                              string
-		instances, tools, problems, message, skill, limit int
+		instances, names, problems, message, skill, limit int
 		parts, problemsShown                              int // at least
 	}{
 		{name: "small", instances: 10, problems: 10, message: 100, limit: wire.MaxInventory, parts: 1, problemsShown: 10},
-		{name: "many instances", instances: 10_000, tools: 10, limit: wire.MaxInventory, parts: 3},
+		{name: "many instances", instances: 10_000, names: 10, limit: wire.MaxInventory, parts: 3},
 		{name: "many problems", instances: 10, problems: 20_000, message: 100, limit: wire.MaxInventory, parts: 2, problemsShown: 700},
 		{name: "one long problem", instances: 10, problems: 2, message: 10 * wire.MaxInventory, limit: wire.MaxInventory, parts: 1, problemsShown: 2},
 		{name: "large skills", instances: 10, skill: 300 << 10, limit: wire.MaxInventory, parts: 3},
-		{name: "small messages", instances: 100, tools: 10, problems: 1000, message: 100, limit: 16 << 10, parts: 3, problemsShown: 20},
-		{name: "an entry that is larger than a message", instances: 2, tools: 5000, limit: 16 << 10, parts: 1},
+		{name: "small messages", instances: 100, names: 10, problems: 1000, message: 100, limit: 16 << 10, parts: 3, problemsShown: 20},
+		{name: "an entry that is larger than a message", instances: 2, names: 5000, limit: 16 << 10, parts: 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newSentInventory(t)
@@ -267,8 +267,8 @@ func TestInventorySizes(t *testing.T) {
 			for n := range tt.instances {
 				ref := refOf(n)
 				a := wire.Announce{ID: ref.ID, Instance: ref.Instance, Version: "1.0.0"}
-				for tool := range tt.tools {
-					a.Capabilities.Tools = append(a.Capabilities.Tools, fmt.Sprint("tool-", tool))
+				for name := range tt.names {
+					a.Capabilities.Channels = append(a.Capabilities.Channels, fmt.Sprint("name-", name))
 				}
 				s.add(ref, func() wire.InventoryInstance { return wire.InventoryInstance{Announce: a, State: heartbeat.Ready} })
 			}

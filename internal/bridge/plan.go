@@ -251,9 +251,8 @@ func (pl *planner) announcement(m *manifest.Manifest) wire.Announce {
 		Transport: string(m.Transport.Type), Dialect: string(dialect), SubjectPrefix: m.Transport.SubjectPrefix,
 		Features:     []string{wire.FeatureStream, wire.FeatureCancel, wire.FeatureInstance},
 		ManifestHash: m.Hash,
-		Capabilities: wire.Capabilities{Tools: m.Capabilities.Tools, Hooks: m.Capabilities.Hooks,
-			Channels: m.Capabilities.Channels, Providers: m.Capabilities.Providers},
-		Context: wire.Context{Passthrough: m.Context.Passthrough},
+		Capabilities: wire.Capabilities{Channels: m.Capabilities.Channels, Providers: m.Capabilities.Providers},
+		Context:      wire.Context{Passthrough: m.Context.Passthrough},
 	}
 	switch m.Transport.Type {
 	case manifest.NATS: // the service announces its own features and location

@@ -96,8 +96,8 @@ func checkAnnounced(a *wire.Announce, prefix wire.Prefix) error {
 	if len(a.Description) > maxDescription {
 		fault("a description of %d bytes is over the limit of %d", len(a.Description), maxDescription)
 	}
-	for name, list := range map[string][]string{"features": a.Features, "tools": a.Capabilities.Tools,
-		"hooks": a.Capabilities.Hooks, "channels": a.Capabilities.Channels, "providers": a.Capabilities.Providers} {
+	for name, list := range map[string][]string{"features": a.Features,
+		"channels": a.Capabilities.Channels, "providers": a.Capabilities.Providers} {
 		if len(list) > maxNames {
 			fault("a list of %d %s is over the limit of %d", len(list), name, maxNames)
 		}

@@ -117,7 +117,7 @@ func keptSize(a *wire.Announce) int {
 		a.ManifestHash, a.HandshakeHash, a.Name, a.Description, a.Parent} {
 		sum += len(s)
 	}
-	for _, list := range [][]string{a.Features, a.Capabilities.Tools, a.Capabilities.Hooks, a.Capabilities.Channels, a.Capabilities.Providers} {
+	for _, list := range [][]string{a.Features, a.Capabilities.Channels, a.Capabilities.Providers} {
 		for _, s := range list {
 			sum += len(s) + 24 // including 16 for the slice
 		}

@@ -140,7 +140,6 @@ func (iv *inventories) inventoryEntry(b *bridge, i *wire.InventoryInstance, now 
 	if iv.isOutranked(b, &a) || i.Instance == "" && iv.announcesItself(i.ID) {
 		return
 	}
-	a.Capabilities.Tools, a.Capabilities.Hooks = nil, nil // the handshake returns them
 	x := iv.natives.admit(&announced{Announce: a, at: now, size: keptSize(&a), digest: wire.AnnounceDigest(data), from: b.name}, now)
 	if x == nil { // the state of an instance whose earlier announcement is stored counts nevertheless
 		if known := iv.exts[i.ID]; known != nil && known.announcements[i.Instance] != nil && known.announcements[i.Instance].from == b.name {

@@ -239,7 +239,6 @@ func (na *natives) handleAnnouncement(id string, data []byte, now time.Time) {
 	}
 	na.traffic.Announces++
 	na.lastAnnouncement = now
-	a.Capabilities.Tools, a.Capabilities.Hooks = nil, nil // the handshake returns them
 	if x := na.admit(&announced{Announce: a, at: now, size: keptSize(&a), digest: wire.AnnounceDigest(data)}, now); x != nil {
 		na.handshakes.considerHandshake(x, a.Instance)
 	} else if s := na.unannounced[id]; s != nil {

@@ -59,10 +59,9 @@ type About struct {
 	Priority    int32  `json:"priority,omitempty"` // of its hooks among those of other extensions; the lowest first
 }
 
-// Capabilities are the names that an extension's manifest declares.
+// Capabilities are the names that an extension's manifest declares, except those of tools and hooks: the registry reads these
+// in the handshake.
 type Capabilities struct {
-	Tools     []string `json:"tools,omitempty"`
-	Hooks     []string `json:"hooks,omitempty"`
 	Channels  []string `json:"channels,omitempty"`
 	Providers []string `json:"providers,omitempty"`
 }

@@ -163,24 +163,5 @@ func (e *Service) announce(ctx context.Context) (wire.Announce, error) {
 		return a, fmt.Errorf("mesh: %s: %w", e.ID, err)
 	}
 	a.HandshakeHash, err = wire.HandshakeHash(h.Tools, h.Hooks)
-	if err != nil || len(h.Tools) > maxAnnounced {
-		return a, err
-	}
-	short := a
-	for _, t := range h.Tools {
-		a.Capabilities.Tools = append(a.Capabilities.Tools, t.Own)
-	}
-	a.Capabilities.Hooks = h.Hooks
-	text, err := json.Marshal(a)
-	if len(text) > maxAnnounceSize {
-		return short, err
-	}
 	return a, err
 }
-
-// A registry refuses a larger announcement or one with longer lists. In that case the names are left out: the registry
-// requests the handshake, which has them.
-const (
-	maxAnnounced    = 1000            // names
-	maxAnnounceSize = 256<<10 - 1<<10 // bytes, without what Node.Join fills in
-)
