@@ -4,6 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/nats-io/nats.go"
@@ -22,96 +25,75 @@ type discovery struct {
 
 	mu       sync.Mutex
 	services map[*microService]struct{}
-	subs     map[*nats.Subscription]query
-}
-
-// query is what the requests of a subscription are about.
-type query struct {
-	verb micro.Verb
-	of   *microService // nil: all there are
+	subs     map[*nats.Subscription]*microService // the service that a subscription is for; nil: all there are
 }
 
 // maxQueries is the number of requests that can wait; further ones are dropped.
 const maxQueries = 1024
 
 func newDiscovery(nc *nats.Conn, opt PublisherOptions) *discovery {
-	return &discovery{nc: nc, prefix: opt.Prefix, log: opt.Logger, in: make(chan *nats.Msg, maxQueries), services: map[*microService]struct{}{}, subs: map[*nats.Subscription]query{}}
+	return &discovery{nc: nc, prefix: opt.Prefix, log: opt.Logger, in: make(chan *nats.Msg, maxQueries), services: map[*microService]struct{}{}, subs: map[*nats.Subscription]*microService{}}
 }
 
-// listen subscribes to subject; its requests are answered for of or, if that is nil, for all services.
-func (d *discovery) listen(verb micro.Verb, subject string, of *microService) error {
+// listen subscribes to the discovery requests with every verb: those for the name of a service, those for its id, or, if of is
+// nil, those for all services. target is what follows the verb in their subject.
+func (d *discovery) listen(target string, of *microService) (*nats.Subscription, error) {
 	d.mu.Lock() // a request that arrives now waits until its subscription is in subs
 	defer d.mu.Unlock()
-	sub, err := d.nc.ChanSubscribe(subject, d.in)
+	sub, err := d.nc.ChanSubscribe(micro.APIPrefix+".*"+target, d.in)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	d.subs[sub] = query{verb, of}
+	d.subs[sub] = of
 	if of != nil {
 		of.subs = append(of.subs, sub)
 		d.services[of] = struct{}{}
 	}
-	return nil
+	return sub, nil
 }
 
 // leave removes a service.
 func (d *discovery) leave(m *microService) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.drop(m.subs)
+	d.drop(m.subs...)
 	m.subs = nil
 	delete(d.services, m)
 }
 
 // drop ends subscriptions. The caller holds mu.
-func (d *discovery) drop(subs []*nats.Subscription) {
+func (d *discovery) drop(subs ...*nats.Subscription) {
 	for _, sub := range subs {
 		_ = sub.Unsubscribe() // or the connection is closed, and it with it
 		delete(d.subs, sub)
 	}
 }
 
-// lookup returns the verb of a subscription, and the services that answer it.
-func (d *discovery) lookup(sub *nats.Subscription) (verb micro.Verb, services []*microService) {
+// lookup returns the services that answer the requests of a subscription.
+func (d *discovery) lookup(sub *nats.Subscription) []*microService {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	q, ok := d.subs[sub]
+	of, ok := d.subs[sub]
 	switch {
 	case !ok: // it has just left
-	case q.of != nil:
-		services = []*microService{q.of}
-	default:
-		for m := range d.services {
-			services = append(services, m)
-		}
+		return nil
+	case of != nil:
+		return []*microService{of}
 	}
-	return q.verb, services
+	return slices.Collect(maps.Keys(d.services))
 }
 
 // listenForAll subscribes to the requests to all services of the mesh, until leave.
 func (d *discovery) listenForAll() (leave func(), err error) {
-	leave = func() {
+	all, err := d.listen("", nil)
+	if err != nil {
+		return nil, err
+	}
+	return func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		var subs []*nats.Subscription
-		for sub, q := range d.subs {
-			if q.of == nil {
-				subs = append(subs, sub)
-			}
-		}
-		d.drop(subs)
-	}
-	for _, verb := range microVerbs {
-		subject, err := micro.ControlSubject(verb, "", "")
-		if err == nil {
-			err = d.listen(verb, subject, nil)
-		}
-		if err != nil {
-			leave()
-			return nil, err
-		}
-	}
-	return leave, nil
+		d.drop(all)
+	}, nil
 }
 
 // run answers discovery requests until ctx ends.
@@ -127,11 +109,11 @@ func (d *discovery) run(ctx context.Context) {
 }
 
 func (d *discovery) answer(m *nats.Msg) {
-	if !d.prefix.MayAnswer(m.Reply) {
+	verb, ok := verbOf(m.Subject)
+	if !ok || !d.prefix.MayAnswer(m.Reply) {
 		return
 	}
-	verb, services := d.lookup(m.Sub)
-	for _, s := range services {
+	for _, s := range d.lookup(m.Sub) {
 		data, err := json.Marshal(s.answer(verb))
 		if err == nil {
 			err = d.nc.Publish(m.Reply, data)
@@ -140,4 +122,15 @@ func (d *discovery) answer(m *nats.Msg) {
 			d.log.Warn("cannot answer a discovery request", "service", s.identity.Name, "error", err)
 		}
 	}
+}
+
+// verbOf returns the verb of a discovery request: the second part of its subject.
+func verbOf(subject string) (verb micro.Verb, ok bool) {
+	name := strings.Split(subject, ".")[1]
+	for _, verb := range [...]micro.Verb{micro.PingVerb, micro.InfoVerb, micro.StatsVerb} {
+		if name == verb.String() {
+			return verb, true
+		}
+	}
+	return 0, false
 }

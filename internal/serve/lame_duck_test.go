@@ -22,7 +22,7 @@ func TestPauseDrains(t *testing.T) {
 	nc := duckConn(t, servers[0])
 	h := &stuck{taken: make(chan struct{}), goOn: make(chan struct{})}
 	inst := serveOn(t, nc, h)
-	const all = microSubscriptions + 6 // of the service: 2; of the publisher: 3; of the instance: 1
+	const all = microSubscriptions + 4 // of the service: 2; of the publisher: 1; of the instance: 1
 	natstest.Eventually(t, "all subscriptions are there", func() bool { return nc.NumSubscriptions() == all })
 	caller := duckConn(t, servers[1])
 	var wg sync.WaitGroup

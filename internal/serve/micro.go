@@ -56,11 +56,9 @@ func (e *endpoint) failed(why string) {
 	e.lastError.Store(&why)
 }
 
-// microSubscriptions is the number of subscriptions of a microService: two endpoints, and for each of three verbs one with
-// its name and one with its id.
-const microSubscriptions = 2 + 3*2
-
-var microVerbs = [...]micro.Verb{micro.PingVerb, micro.InfoVerb, micro.StatsVerb}
+// microSubscriptions is the number of subscriptions of a microService: two endpoints, and the discovery requests with its name
+// and with its id.
+const microSubscriptions = 2 + 2
 
 // addMicro subscribes a service that handles with handle the calls of the queue group and the calls to this instance only.
 // It fails if the version is not semver, or the connection is closed or draining.
@@ -96,15 +94,10 @@ func microMetadata(a wire.Announce) map[string]string {
 
 func (m *microService) subscribe(handle func(*endpoint, *nats.Msg)) (err error) {
 	n := m.pub
-	for _, verb := range microVerbs {
-		for _, id := range [...]string{"", m.identity.ID} {
-			subject, err := micro.ControlSubject(verb, m.identity.Name, id)
-			if err != nil {
-				return err
-			}
-			if err := n.discovery.listen(verb, subject, m); err != nil {
-				return err
-			}
+	name := "." + m.identity.Name
+	for _, target := range [...]string{name, name + "." + m.identity.ID} {
+		if _, err := n.discovery.listen(target, m); err != nil {
+			return err
 		}
 	}
 	for i := range m.endpoints {

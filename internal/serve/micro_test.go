@@ -136,6 +136,14 @@ func TestMicroAnswers(t *testing.T) {
 			t.Errorf("%s of two ducks has %d answers", verb, n)
 		}
 	}
+	for _, subject := range []string{"$SRV.NONE", "$SRV.NONE.duck"} {
+		if answers := asks(t, nc, subject, 0); len(answers) > 0 {
+			t.Errorf("%s, an unknown verb, is answered by %s", subject, answers[0])
+		}
+	}
+	if _, err := nc.Request("$SRV.PING.missing", nil, time.Minute); !errors.Is(err, nats.ErrNoResponders) {
+		t.Errorf("a service that is missing: %v, want no responders", err)
+	}
 	var info micro.Info
 	if err := json.Unmarshal(asks(t, nc, "$SRV.INFO.last", 1)[0], &info); err != nil {
 		t.Fatal(err)
