@@ -39,7 +39,7 @@ CLIENT is one of ` + strings.Join(clients.Names(), ", ") + ".",
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.undo {
-				return undoImport(a, args)
+				return undoImport(cmd.Context(), a, args)
 			}
 			return importServers(cmd.Context(), a, o, args)
 		},
@@ -83,6 +83,13 @@ func importServers(ctx context.Context, a *app, o importOptions, args []string) 
 	sources, projects, err := importSources(ctx, a, e, args)
 	if err != nil {
 		return err
+	}
+	if !o.dryRun {
+		unlock, err := e.Lock(ctx)
+		if err != nil {
+			return fail(exitConfigWrite, "nothing was changed: %w", err)
+		}
+		defer unlock()
 	}
 	plan, err := e.PlanImport(filepath.Join(root, o.id), sources)
 	if err != nil {
@@ -205,7 +212,7 @@ func printImport(a *app, e clients.Env, out importJSON, root string) {
 	}
 }
 
-func undoImport(a *app, args []string) error {
+func undoImport(ctx context.Context, a *app, args []string) error {
 	if len(args) > 0 {
 		return usage("--undo undoes the last import and takes no arguments")
 	}
@@ -213,6 +220,11 @@ func undoImport(a *app, args []string) error {
 	if err != nil {
 		return err
 	}
+	unlock, err := e.Lock(ctx)
+	if err != nil {
+		return fail(exitConfigWrite, "nothing was changed: %w", err)
+	}
+	defer unlock()
 	done, incomplete := e.UndoImport()
 	if incomplete != nil && len(done) == 0 {
 		return fail(exitNotFound, "%w", incomplete)

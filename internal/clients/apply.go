@@ -1,6 +1,7 @@
 package clients
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
+
+	"github.com/gofrs/flock"
 
 	"github.com/extmesh/extmesh/internal/document"
 )
@@ -220,6 +224,27 @@ func (e Env) importRecords() []string {
 	all, _ := fs.Glob(os.DirFS(e.State), "import-*.json") // the pattern is valid
 	return all
 }
+
+// Lock makes this process the only one of the user that imports, or undoes an import, until unlock is called: PlanImport reads
+// what Apply changes.
+func (e Env) Lock(ctx context.Context) (unlock func(), err error) {
+	if err := os.MkdirAll(e.State, 0o700); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, lockWait)
+	defer cancel()
+	l := flock.New(filepath.Join(e.State, ".import.lock"))
+	if ok, err := l.TryLockContext(ctx, lockPoll); !ok {
+		return nil, fmt.Errorf("another import has not ended for %v (%s): %w", lockWait, l.Path(), err)
+	}
+	return func() { _ = l.Unlock() }, nil // closes the file, which unlocks it in any case
+}
+
+// How long Lock waits, and how often it tries.
+const (
+	lockWait = 10 * time.Second
+	lockPoll = 50 * time.Millisecond
+)
 
 func (e Env) nextRecord() string {
 	n := 1

@@ -71,13 +71,13 @@ func (e Env) Install(s Setup) (out Installed, err error) {
 			by, _ := c.set("", keys, text)
 			err = &EditError{Path: path, Lines: by, Err: err}
 		}
+		if err == nil && !s.DryRun && out.Action != "unchanged" { // first, so that each change can be undone
+			err = e.remember(c, old, file{path: old.path, text: changed, exists: true}, entryChange{Path: keys, New: text})
+		}
 		return changed, err
 	}
-	before, after, err := update(path, s.DryRun, edit)
-	if err != nil || s.DryRun || out.Action == "unchanged" {
-		return out, err
-	}
-	return out, e.remember(c, before, after, entryChange{Path: keys, New: text})
+	_, _, err = update(path, s.DryRun, edit)
+	return out, err
 }
 
 // install returns the text with the entry.
@@ -172,10 +172,7 @@ func (e Env) Uninstall(s Setup) (out Installed, err error) {
 		return out, err
 	}
 	where := e.recordPath(now.path, s.Name)
-	rec, err := load(where)
-	if err != nil {
-		return out, err
-	}
+	rec, unreadable := load(where)
 	if rec != nil && len(rec.Changes) == 1 {
 		if _, ok := rec.Changes[0].restored(now); ok {
 			out.Action = "restored"
@@ -188,8 +185,12 @@ func (e Env) Uninstall(s Setup) (out Installed, err error) {
 			return out, os.Remove(where)
 		}
 	}
-	if err = e.takeOut(c, path, keys, s.DryRun, &out); err == nil && out.Action == "removed" && !s.DryRun {
+	err = e.takeOut(c, path, keys, s.DryRun, &out)
+	if err == nil && out.Action == "removed" && !s.DryRun {
 		_ = os.Remove(where) // it no longer describes the file; it may not exist
+	}
+	if _, isOther := errors.AsType[*ExistsError](err); isOther && unreadable != nil { // the record might show that it is the mesh's
+		err = unreadable
 	}
 	return out, err
 }

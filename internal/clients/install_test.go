@@ -1,6 +1,7 @@
 package clients
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -332,4 +333,44 @@ func TestOwnVariables(t *testing.T) {
 			t.Errorf("%v: %q, %v", tt.raw, m.Args, err)
 		}
 	}
+}
+
+// TestInstallWithoutRecord: a file is not changed if that could not be undone, and the mesh's entry is found without a record.
+func TestInstallWithoutRecord(t *testing.T) {
+	e, path := place(t, ".cursor/mcp.json", `{"mcpServers":{"a":{"command":"x"}}}`)
+	before := read(t, path)
+	c, _ := Find("cursor")
+	s := Setup{Client: c, Scope: User, Name: "mesh", Entry: Entry{Command: "/bin/extctl", Args: []string{"mcp"}}}
+	state := e.State
+	e.State = filepath.Join(path, "x") // below a file
+	if _, err := e.Install(s); err == nil || read(t, path) != before {
+		t.Errorf("installed, %v: %s", err, read(t, path))
+	}
+	e.State = state
+	if _, err := e.Install(s); err != nil {
+		t.Fatal(err)
+	}
+	e.State = filepath.Join(path, "x")
+	if out, err := e.Uninstall(s); err != nil || out.Action != "removed" || read(t, path) != before {
+		t.Errorf("%+v, %v: %s", out, err, read(t, path))
+	}
+}
+
+// TestLock checks that one import waits for another.
+func TestLock(t *testing.T) {
+	e, _ := place(t, ".cursor/mcp.json", `{}`)
+	unlock, err := e.Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*lockPoll)
+	defer cancel()
+	if _, err := e.Lock(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("two imports at the same time: %v", err)
+	}
+	unlock()
+	if unlock, err = e.Lock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	unlock()
 }
