@@ -87,7 +87,7 @@ func importServers(ctx context.Context, a *app, o importOptions, args []string) 
 	if !o.dryRun {
 		unlock, err := e.Lock(ctx)
 		if err != nil {
-			return fail(exitConfigWrite, "nothing was changed: %w", err)
+			return cmp.Or(interrupted(ctx), error(fail(exitConfigWrite, "nothing was changed: %w", err)))
 		}
 		defer unlock()
 	}
@@ -222,7 +222,7 @@ func undoImport(ctx context.Context, a *app, args []string) error {
 	}
 	unlock, err := e.Lock(ctx)
 	if err != nil {
-		return fail(exitConfigWrite, "nothing was changed: %w", err)
+		return cmp.Or(interrupted(ctx), error(fail(exitConfigWrite, "nothing was changed: %w", err)))
 	}
 	defer unlock()
 	done, incomplete := e.UndoImport()

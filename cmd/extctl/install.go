@@ -200,7 +200,7 @@ func (in *installation) copyIt(ctx context.Context) error {
 		return nil
 	}
 	err = tree.Place(ctx, target, in.out.Action == "updated")
-	if errors.Is(err, fs.ErrExist) { // it has appeared during the copy
+	if errors.Is(err, copytree.ErrExists) { // it has appeared during the copy
 		return fail(exitExists, "%s exists", target).with("if it is an earlier version, replace it with --update", map[string]any{"path": target})
 	}
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -144,7 +145,7 @@ func listenUnix(path string) (net.Listener, error) {
 		case dialErr == nil:
 			_ = conn.Close()
 			return nil, fail(exitOther, "another process listens on %s", path)
-		case !errors.Is(dialErr, syscall.ECONNREFUSED): // another user's, for example
+		case runtime.GOOS != "windows" && !errors.Is(dialErr, syscall.ECONNREFUSED): // another user's, for example
 			return nil, fail(exitOther, "the socket %s is not replaced: %w", path, dialErr)
 		}
 		_ = os.Remove(path)

@@ -65,7 +65,7 @@ NATS listens on 127.0.0.1 only, requires a password that is new with each start,
 directory. While it runs, extctl in any other terminal connects to it by default, and finds the password; extctl url
 prints it for other programs. Ctrl-C stops everything.
 
-Manifests that change, appear or disappear are applied within two seconds, unless an extensions.yaml says otherwise.
+Manifests that change, appear or disappear are applied within about two seconds, unless an extensions.yaml says otherwise.
 With --watch, a change of another file restarts its extension.
 
 With --join it starts no NATS server and no registry: the extensions join a mesh that is running already, by default that of

@@ -145,7 +145,7 @@ func (c cursors) ends(page int, next string) bool {
 // listTools reads an MCP server's tools, page by page. A server without the tools capability has none.
 func listTools(ctx context.Context, c rpc.Caller, hs *handshake) ([]wire.Tool, error) {
 	if at, ok := jsonrpc.Member(hs.raw, "capabilities"); ok && hs.raw[at.From] == '{' {
-		if _, ok := jsonrpc.Member(at.In(hs.raw), "tools"); !ok {
+		if server := (&wire.Server{Capabilities: at.In(hs.raw)}); !server.Offers("tools") {
 			return nil, nil
 		}
 	}

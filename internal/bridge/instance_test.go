@@ -93,9 +93,14 @@ func TestEndOfServingIsReported(t *testing.T) {
 // callers that have other instances make none.
 func TestOpenBreakerIsReportedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
 		var shown []heartbeat.BreakerState
 		s := &instance{log: slog.New(slog.DiscardHandler)}
-		s.changed = func() { shown = append(shown, s.breakerState().State) }
+		s.changed = func() {
+			mu.Lock()
+			defer mu.Unlock()
+			shown = append(shown, s.breakerState().State)
+		}
 		s.breaker = breaker.New("b", breaker.Settings{Threshold: 1, OnChange: s.breakerChanged})
 		token, err := s.breaker.Acquire()
 		if err != nil {
@@ -104,6 +109,8 @@ func TestOpenBreakerIsReportedAgain(t *testing.T) {
 		token.Done(breaker.Failure)
 		time.Sleep(11 * time.Second) // fake time
 		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
 		if want := []heartbeat.BreakerState{heartbeat.BreakerOpen, heartbeat.BreakerHalfOpen}; !slices.Equal(shown, want) {
 			t.Errorf("the catalog shows %v, want %v", shown, want)
 		}

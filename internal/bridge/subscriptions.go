@@ -176,7 +176,7 @@ func (s *subscribing) Deliver(x *jsonrpc.Exchange, r jsonrpc.Reply) {
 	case err != nil && !s.all.workload.hasEnded(err): // the next child is subscribed again
 		s.all.drop(s.uri) // callers renew what they want, which subscribes again
 	}
-	if err == nil && (s.to == nil || s.all.isRecent()) { // it may have changed while the server, or the bridge, was away
+	if s.to == nil || err == nil && s.all.isRecent() { // it may have changed while the server, or the bridge, was away
 		s.all.publishUpdated(s.uri)
 	}
 	if s.to != nil {

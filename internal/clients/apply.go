@@ -1,6 +1,7 @@
 package clients
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -231,11 +232,11 @@ func (e Env) Lock(ctx context.Context) (unlock func(), err error) {
 	if err := os.MkdirAll(e.State, 0o700); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, lockWait)
-	defer cancel()
 	l := flock.New(filepath.Join(e.State, ".import.lock"))
+	ctx, cancel := context.WithTimeoutCause(ctx, lockWait, fmt.Errorf("another import has held the lock for %v", lockWait))
+	defer cancel()
 	if ok, err := l.TryLockContext(ctx, lockPoll); !ok {
-		return nil, fmt.Errorf("another import has not ended for %v (%s): %w", lockWait, l.Path(), err)
+		return nil, fmt.Errorf("locking %s: %w", l.Path(), cmp.Or(context.Cause(ctx), err))
 	}
 	return func() { _ = l.Unlock() }, nil // closes the file, which unlocks it in any case
 }

@@ -122,8 +122,11 @@ func (s source) ReadDir(name string) ([]fs.DirEntry, error) {
 func (s source) ReadLink(name string) (string, error)   { return fs.ReadLink(s.FS, name) }
 func (s source) Lstat(name string) (fs.FileInfo, error) { return fs.Lstat(s.FS, name) }
 
+// ErrExists is returned by Place for a target that is not to be replaced.
+var ErrExists = errors.New("the target exists")
+
 // Place makes target a copy of t, by renaming: a reader finds the old directory, the new one or none, never half
-// of one. If there is an old one, it is replaced with replace, otherwise the error is fs.ErrExist. After an error target is unchanged,
+// of one. If there is an old one, it is replaced with replace, otherwise the error is ErrExists. After an error target is unchanged,
 // or the error names the directory that the old version is in.
 func (t *Tree) Place(ctx context.Context, target string, replace bool) error {
 	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
@@ -139,7 +142,9 @@ func (t *Tree) Place(ctx context.Context, target string, replace bool) error {
 	case replace:
 		err = swap(staged, target, old)
 	default:
-		err = os.Rename(staged, target)
+		if err = os.Rename(staged, target); errors.Is(err, fs.ErrExist) {
+			err = ErrExists
+		}
 	}
 	if _, missing := os.Lstat(old); err != nil && !errors.Is(missing, fs.ErrNotExist) {
 		return err // keep the temporary directory: it contains the old version

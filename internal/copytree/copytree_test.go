@@ -66,7 +66,7 @@ func TestPlace(t *testing.T) {
 		}
 		tiny(t, target, "old")
 	}
-	if err := place(t, t.Context(), "new", target, false); !errors.Is(err, fs.ErrExist) {
+	if err := place(t, t.Context(), "new", target, false); !errors.Is(err, ErrExists) {
 		t.Errorf("over what has appeared during the copy: %v", err)
 	}
 	if got := names(t, filepath.Dir(target)) + " " + content(t, target); got != "x old" {

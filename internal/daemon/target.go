@@ -133,6 +133,13 @@ func (t *Target) addPassword(f NATSFlags) {
 	t.Secrets.Files = append(t.Secrets.Files, storelock.NotePath(store))
 }
 
+// forgetUp undoes addPassword.
+func (t *Target) forgetUp() {
+	if t.upURL != "" {
+		t.upURL, t.base.User, t.base.Password = "", "", ""
+	}
+}
+
 // isUp reports whether address is what `extctl url` prints for up, or printed for an earlier run: each has another password.
 func isUp(address string, up storelock.Info) bool {
 	u, err := url.Parse(address)
@@ -369,6 +376,9 @@ func (t Target) As(context string) (Target, error) {
 	as, err := NATSFlags{Context: context}.Resolve()
 	if err != nil {
 		return Target{}, err
+	}
+	if t.upURL == "" { // the context has no address, and the default one is that of an extctl up, whose password t's servers must not get
+		as.forgetUp()
 	}
 	as.Servers = nil
 	for _, s := range t.Servers {

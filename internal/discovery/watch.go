@@ -19,8 +19,8 @@ import (
 const DefaultDebounce = 500 * time.Millisecond
 
 // The pause between two looks at the files is lookShare times as long as a look takes, so that watching costs about one
-// percent of a processor. It has limits: with few extensions Watch does not run all the time, and after one slow look the
-// next one comes soon.
+// percent of a processor. It has limits: with few extensions Watch does not run all the time, and on a slow disk a change is
+// found in the end.
 const (
 	lookShare     = 100
 	shortestPause = time.Second
@@ -103,7 +103,8 @@ func wait(ctx context.Context, d time.Duration) bool {
 type watcher struct {
 	opt   WatchOptions
 	files map[string]sum // manifests and sidecars, as last reported
-	pause time.Duration  // until the next look
+	took  time.Duration  // by the last look
+	pause time.Duration  // until the next one
 }
 
 // look returns the manifests and sidecars as they are now. It walks the roots like Scan and reads every file. It does not
@@ -128,7 +129,9 @@ func (w *watcher) look(ctx context.Context) map[string]sum {
 	if walk.incomplete || ctx.Err() != nil {
 		keepMissing(files, w.files)
 	}
-	w.pause = pauseAfter(time.Since(began))
+	took := time.Since(began)
+	w.pause = pauseAfter(min(took, w.took)) // one slow look, such as the first one, says little about the next
+	w.took = took
 	return files
 }
 

@@ -259,6 +259,14 @@ func TestResourceOfUnavailable(t *testing.T) {
 	}
 	b.state("one", heartbeat.Ready, "")
 	natstest.Eventually(t, "one is shown", func() bool { return list() == both })
+
+	b.newLister("three", "", `{"uri":"mesh://two/x","name":"n"}`, "")
+	natstest.Eventually(t, "three is shown", func() bool { return list() != both })
+	b.state("three", heartbeat.Gated, "a variable is missing")
+	natstest.Eventually(t, "three is not shown", func() bool { return list() == both })
+	if got := d.pipe(t).ask(`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"mesh://two/x"}}`); !strings.Contains(got, `"of":"two","agent":"","echo":{"uri":"x"}`) {
+		t.Errorf("a URI that names two: %s", got)
+	}
 }
 
 func TestCompletion(t *testing.T) {

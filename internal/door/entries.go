@@ -137,7 +137,7 @@ const uriScheme = "mesh://"
 func namedURI(id, own string) string { return uriScheme + id + "/" + url.PathEscape(own) }
 
 // assignURIs gives each resource a URI that no other has. Of two with the same URI, the one of the extension with the lower
-// id keeps it, also while that extension is not shown, unless it names another extension. One that has no scheme is no URI: many
+// id keeps it, also while that extension is not shown if its list has been read, unless it names another extension. One that has no scheme is no URI: many
 // clients would reject the whole list for it. A second template is left out.
 func (v *view) assignURIs(kind listKind, entries []*entry) map[*entry]string {
 	owners := make(map[string]*entry, len(entries))
@@ -201,14 +201,14 @@ func (v *view) owner(o ViewOptions, uri string) (id, own string, ok bool) {
 	if e := v.lists[resources].byKey[uri]; e != nil {
 		return e.key.ID, e.key.Tool, e.skill == nil
 	}
-	if e := v.claimed[uri]; e != nil { // a call explains why the extension is unavailable
-		return e.key.ID, e.key.Tool, true
-	}
 	if id, escaped, ok := v.extensionIn(uri); ok {
 		own, err := url.PathUnescape(escaped)
 		listed := cmp.Or(v.lists[resources].byKey[namedURI(id, own)], v.lists[resources].byKey[own])
 		named := listed != nil && listed.key.ID == id
 		return id, own, err == nil && own != "" && (named && o.permitsEntry(resources, id, own) || o.permitsUnlisted(id, own))
+	}
+	if e := v.claimed[uri]; e != nil { // a call explains why the extension is unavailable
+		return e.key.ID, e.key.Tool, true
 	}
 	if strings.HasPrefix(uri, uriScheme) {
 		return "", "", false

@@ -241,8 +241,8 @@ func (c *Conn) Cancel(x *Exchange) (id uint64, ok bool) {
 }
 
 // Call sends a request and waits for its result, which the caller may keep. It fails with CodeTimeout when the deadline
-// of ctx passes, and with CodeCancelled when ctx is cancelled; then it cancels the request at the other side, too, unless that is
-// initialize, which MCP forbids to cancel.
+// of ctx passes, and with CodeCancelled when ctx is cancelled. When the deadline passes, the other side gets notifications/cancelled,
+// too, unless the request is initialize, for which MCP forbids that.
 func (c *Conn) Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	result, id, err := Wait(ctx, c, method, params)
 	if id != 0 && method != "initialize" {

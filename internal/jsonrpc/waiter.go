@@ -51,17 +51,18 @@ func Wait(ctx context.Context, l Link, method string, params json.RawMessage) (r
 	l.Start(x)
 	select {
 	case <-w.Done():
-		result, err = w.Result()
-		if e, ok := errors.AsType[*rpc.Error](err); ok && e.Code == rpc.CodeTimeout && e.Details().Ran != rpc.RanNo { // the link has noticed it first
-			timedOut = x.ID()
-		}
-		return result, timedOut, err
 	case <-ctx.Done():
+		timedOut, _ = l.Cancel(x)
 	}
-	id, _ := l.Cancel(x)
 	result, err = w.Result()
-	if e, ok := errors.AsType[*rpc.Error](err); ok && e.Code == rpc.CodeCancelled && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return nil, id, rpc.NewError(rpc.CodeTimeout, e.Details(), "no answer to %s in time", method)
+	if e, ok := errors.AsType[*rpc.Error](err); ok {
+		d := e.Details()
+		switch {
+		case e.Code == rpc.CodeCancelled && errors.Is(ctx.Err(), context.DeadlineExceeded):
+			return nil, timedOut, rpc.NewError(rpc.CodeTimeout, d, "no answer to %s in time", method)
+		case e.Code == rpc.CodeTimeout && d.Kind != "" && d.Ran != rpc.RanNo: // the link has noticed it first; the peer did not answer that
+			return nil, x.ID(), err
+		}
 	}
 	return result, 0, err
 }

@@ -78,8 +78,8 @@ func NewConn(r io.Reader, w io.Writer, h rpc.Handler) *Conn {
 // started. Answers that were already received are delivered; then all other calls in flight fail.
 func (c *Conn) Run(ctx context.Context) error { return c.conn.Run(ctx) }
 
-// Call sends a request and waits for its result. It fails with rpc.CodeTimeout when the deadline of ctx passes, and with
-// rpc.CodeCancelled when ctx is cancelled.
+// Call sends a request and waits for its result. It fails with rpc.CodeTimeout when the deadline of ctx passes; then the other side
+// gets notifications/cancelled, unless the method is initialize. It fails with rpc.CodeCancelled when ctx is cancelled.
 func (c *Conn) Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	return c.conn.Call(ctx, method, params)
 }
