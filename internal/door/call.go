@@ -158,6 +158,7 @@ func (c tools) forward(running *call, q *request, t *callee, args []byte) ([]byt
 		result = wrap(result, q.era)
 	default:
 		c.view.links.add(&t.extension, result)
+		result = mcp.WithContent(result)
 	}
 	return q.era.Complete(mcp.OneLine(result)), nil
 }

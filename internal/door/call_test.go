@@ -74,8 +74,9 @@ func TestResults(t *testing.T) {
 		{"native", `{"content":[],"isError":false}`, `{"content":[],"isError":false}`, ""},
 		{"native", `{"content":[{}]}`, `{"content":[{"type":"text","text":"{\"content\":[{}]}"}],"structuredContent":{"content":[{}]}}`, ""},
 		{"mcp", "{\n \"content\": [],\r\n\"isError\":true}", `{  "content": [],  "isError":true}`, `{"resultType":"complete","content": [],  "isError":true}`},
-		{"mcp", `{}`, `{}`, `{"resultType":"complete"}`},
-		{"mcp", `{"resultType":"input_required"}`, `{"resultType":"input_required"}`, `{"resultType":"input_required"}`},
+		{"mcp", `{}`, `{"content":[]}`, ""},
+		{"mcp", `{"structuredContent":{"content":1}}`, `{"content":[],"structuredContent":{"content":1}}`, ""},
+		{"mcp", `{"resultType":"input_required"}`, `{"content":[],"resultType":"input_required"}`, `{"content":[],"resultType":"complete"}`},
 	} {
 		arguments := `,"arguments":` + string(pack(t, tt.give))
 		p.want(callMessage("1", "ext_"+tt.name+"_give", arguments), `{"jsonrpc":"2.0","id":1,"result":`+tt.legacy+`}`)
@@ -159,7 +160,7 @@ func TestCallLimit(t *testing.T) {
 	close(release)
 	p.next()
 	p.next()
-	p.want(callMessage("4", "ext_x_wait", ""), `{"jsonrpc":"2.0","id":4,"result":{}}`)
+	p.want(callMessage("4", "ext_x_wait", ""), `{"jsonrpc":"2.0","id":4,"result":{"content":[]}}`)
 }
 
 // TestProgress checks that progress precedes the result, has the client's token, rises, and is not sent without a token.
@@ -185,7 +186,7 @@ func TestProgress(t *testing.T) {
 		var last string
 		for {
 			line := p.next()
-			if strings.Contains(line, `"result":{}`) {
+			if strings.Contains(line, `"result":{"content":[]}`) {
 				break
 			}
 			if !strings.Contains(line, `"params":{"progressToken":`+token+`,"progress":`) {
@@ -201,8 +202,8 @@ func TestProgress(t *testing.T) {
 			t.Errorf("the last progress before the result is %q, want 3", last)
 		}
 	}
-	p.want(callMessage("1", "ext_x_work", ""), `{"jsonrpc":"2.0","id":1,"result":{}}`)
-	p.want(callMessage("1", "ext_x_work", `,"_meta":{"progressToken":{}}`), `{"jsonrpc":"2.0","id":1,"result":{}}`)
+	p.want(callMessage("1", "ext_x_work", ""), `{"jsonrpc":"2.0","id":1,"result":{"content":[]}}`)
+	p.want(callMessage("1", "ext_x_work", `,"_meta":{"progressToken":{}}`), `{"jsonrpc":"2.0","id":1,"result":{"content":[]}}`)
 }
 
 // TestCancel checks that a cancelled call is cancelled on the mesh, and not answered.
@@ -364,7 +365,7 @@ func TestNamesOfOtherForms(t *testing.T) {
 	})
 	open := b.door(Options{}).pipe(t)
 	for _, name := range []string{"ext_x_echo", "x/echo"} {
-		open.want(callMessage("1", name, ""), `{"jsonrpc":"2.0","id":1,"result":{"called":{"name":"echo","arguments":{}}}}`)
+		open.want(callMessage("1", name, ""), `{"jsonrpc":"2.0","id":1,"result":{"content":[],"called":{"name":"echo","arguments":{}}}}`)
 	}
 	filtered := b.door(Options{View: ViewOptions{Exclude: []string{"x/echo"}}}).pipe(t)
 	readOnly := b.door(Options{View: ViewOptions{ReadOnly: true}}).pipe(t)
@@ -374,7 +375,7 @@ func TestNamesOfOtherForms(t *testing.T) {
 				t.Errorf("%s is not hidden: %s", name, got)
 			}
 		}
-		p.want(callMessage("1", "ext_x_read", ""), `{"jsonrpc":"2.0","id":1,"result":{"called":{"name":"read","arguments":{}}}}`)
+		p.want(callMessage("1", "ext_x_read", ""), `{"jsonrpc":"2.0","id":1,"result":{"content":[],"called":{"name":"read","arguments":{}}}}`)
 	}
 }
 
@@ -385,12 +386,12 @@ func TestOwnNameShared(t *testing.T) {
 	b.serve("x", func(*nats.Msg, string, json.RawMessage) (string, error) { return `{"from":"x"}`, nil })
 	d := b.door(Options{View: ViewOptions{Names: NamesOwn}})
 	p := d.pipe(t)
-	p.want(callMessage("1", "find", ""), `{"jsonrpc":"2.0","id":1,"result":{"from":"x"}}`)
+	p.want(callMessage("1", "find", ""), `{"jsonrpc":"2.0","id":1,"result":{"content":[],"from":"x"}}`)
 	b.ready("y", "mcp", tool("y", "find"))
 	natstest.Eventually(t, "both tools have their registered names", func() bool { return len(d.view.now.Load().byName) == 2 })
 	p.want(callMessage("1", "find", ""), `{"jsonrpc":"2.0","id":1,"error":{"code":-32602,`+
 		`"message":"There is no tool find here. Similar names: ext_x_find, ext_y_find.","data":{"nearest":["ext_x_find","ext_y_find"]}}}`)
-	p.want(callMessage("1", "ext_x_find", ""), `{"jsonrpc":"2.0","id":1,"result":{"from":"x"}}`)
+	p.want(callMessage("1", "ext_x_find", ""), `{"jsonrpc":"2.0","id":1,"result":{"content":[],"from":"x"}}`)
 }
 
 func TestOwnErrors(t *testing.T) {

@@ -247,8 +247,8 @@ func (x *exchange) post() {
 		return
 	}
 	body, f := x.readBody()
-	if f != nil {
-		f.write(x.w)
+	if f != nil { // without the id, an SDK ends the whole session
+		x.error(f.status, jsonrpc.IDIn(body), &rpc.Error{Code: rpc.CodeInvalidRequest, Message: f.text})
 		return
 	}
 	env, err := jsonrpc.Scan(body)
@@ -274,14 +274,15 @@ func (x *exchange) post() {
 	x.request(&request{id: env.ID, method: env.MethodName(), raw: env.Params})
 }
 
-// readBody reads the body, up to the limit.
+// readBody reads the body, up to the limit. With a fault it returns how the body begins.
 func (x *exchange) readBody() ([]byte, *fault) {
 	limit := x.h.opt.MaxBody
-	if x.r.ContentLength > limit {
-		return nil, x.tooLarge()
-	}
 	var body []byte
 	var err error
+	if x.r.ContentLength > limit {
+		body, _ = io.ReadAll(io.LimitReader(x.r.Body, jsonrpc.IDWithin))
+		return body, x.tooLarge()
+	}
 	if n := x.r.ContentLength; n >= 0 && n <= 64<<10 { // of a larger one, only what has arrived takes memory
 		body = make([]byte, n)
 		_, err = io.ReadFull(x.r.Body, body)
@@ -290,7 +291,7 @@ func (x *exchange) readBody() ([]byte, *fault) {
 	}
 	switch {
 	case int64(len(body)) > limit:
-		return nil, x.tooLarge()
+		return body, x.tooLarge()
 	case err != nil:
 		x.w.Header().Set("Connection", "close")
 		return nil, &fault{status: http.StatusBadRequest, text: "the body is incomplete"}
@@ -301,7 +302,7 @@ func (x *exchange) readBody() ([]byte, *fault) {
 
 func (x *exchange) tooLarge() *fault {
 	x.w.Header().Set("Connection", "close")
-	return &fault{status: http.StatusRequestEntityTooLarge, text: "the body is larger than " + bytesText(x.h.opt.MaxBody)}
+	return &fault{status: http.StatusRequestEntityTooLarge, text: "the body is larger than " + bytesText(x.h.opt.MaxBody) + ": send less at once"}
 }
 
 // request handles a request of either era.

@@ -200,7 +200,7 @@ func TestHTTPChecks(t *testing.T) {
 		{"accepts nothing", "POST", "", pingLine, []map[string]string{session, with("Accept", "")}, 406, ""},
 		{"accepts only JSON", "POST", "", pingLine, []map[string]string{session, with("Accept", "application/json")}, 406, ""},
 		{"accepts only events", "POST", "", pingLine, []map[string]string{session, with("Accept", "text/event-stream")}, 406, ""},
-		{"large body", "POST", "", long, []map[string]string{session}, 413, "larger than 1 KB"},
+		{"large body", "POST", "", long, []map[string]string{session}, 413, `"id":1,"error":{"code":-32600,"message":"the body is larger than 1 KB`},
 
 		{"not JSON", "POST", "", "{", []map[string]string{session}, 400, `"code":-32700`},
 		{"empty", "POST", "", "", []map[string]string{session}, 400, `"code":-32700`},
@@ -365,7 +365,7 @@ func TestHTTPResume(t *testing.T) {
 		for range want {
 			final, data = next()
 		}
-		if data != `{"jsonrpc":"2.0","id":5,"result":{"done":1}}` {
+		if data != `{"jsonrpc":"2.0","id":5,"result":{"content":[],"done":1}}` {
 			t.Errorf("after the event %s: %s", last, data)
 		}
 		if id, data := next(); id+data != "" {

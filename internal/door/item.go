@@ -2,6 +2,7 @@ package door
 
 import (
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -150,6 +151,10 @@ func (it *item) render(description string) {
 			var change string
 			value, change = mcp.FitProperties(value)
 			it.note(change)
+			if why := outputFault(value); why != nil {
+				it.note(fmt.Sprintf("the member outputSchema was left out, because some clients would reject the whole list: %v", why))
+				continue
+			}
 		}
 		text := wire.AppendMember(nil, m.Key, mcp.OneLine(value))
 		switch {
@@ -173,6 +178,17 @@ func (it *item) render(description string) {
 	if len(rest) != len(restLegacy) {
 		it.legacy = slices.Concat(head, restLegacy)
 	}
+}
+
+// outputFault returns why clients cannot compile the schema of a result.
+func outputFault(text json.RawMessage) error {
+	if _, err := schema.Compile(text); err != nil {
+		return err
+	}
+	if pattern, ok := mcp.ForeignPattern(text); ok {
+		return fmt.Errorf("%q is not a regular expression of JavaScript", clip(pattern, 100))
+	}
+	return nil
 }
 
 // shrink replaces what makes an item too large.

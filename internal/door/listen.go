@@ -11,8 +11,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// maxListens limits the subscriptions of one client.
-const maxListens = 16
+// maxListens limits the subscriptions of one client. Some SDKs make one for each resource, and one for the lists.
+const maxListens = maxFollowed + 1
 
 // listen answers subscriptions/listen: it acknowledges the subscription, sends notifications with the request's id, and
 // ends when the client cancels the request or the server stops.

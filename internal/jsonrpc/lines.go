@@ -268,6 +268,15 @@ var (
 
 const idPattern = `("(?:[^"\\]|\\.)*"|-?[0-9][-+.eE0-9]*)`
 
+// IDWithin is how many of the first bytes of a message IDIn reads.
+const IDWithin = endSize
+
+// IDIn returns the id of a message of which only the beginning is there, nil if it is not found.
+func IDIn(head []byte) []byte {
+	e := lineEnds{head: head[:min(len(head), IDWithin)]}
+	return e.id()
+}
+
 // id returns the top-level "id" of a JSON object, or nil if it is not found.
 func (e *lineEnds) id() []byte {
 	m := idFirst.FindSubmatch(e.head)

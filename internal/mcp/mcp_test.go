@@ -49,7 +49,7 @@ func TestParseParams(t *testing.T) {
 
 func TestComplete(t *testing.T) {
 	for result, want := range map[string]string{
-		`{}`: `{"resultType":"complete"}`, ` { "a":1}`: ` {"resultType":"complete","a":1}`, `{"resultType":"task"}`: `{"resultType":"task"}`,
+		`{}`: `{"resultType":"complete"}`, ` { "a":1}`: ` {"resultType":"complete","a":1}`, `{"resultType":"task"}`: `{"resultType":"complete"}`, `{"resultType":"complete" }`: `{"resultType":"complete" }`,
 		`{"a":{"resultType":1}}`: `{"resultType":"complete","a":{"resultType":1}}`, `[]`: `[]`, ``: ``,
 		`"{\"a\":1}"`: `"{\"a\":1}"`, `[{}]`: `[{}]`,
 	} {

@@ -10,8 +10,9 @@ import (
 // complete is the member that a modern result begins with.
 const complete = `"resultType":"complete"`
 
-// Complete returns a result as the era wants it: a modern one states that it is complete, unless it has a resultType of
-// its own. The other bytes are unchanged.
+// Complete returns a result as the era wants it: a modern one states that it is complete. A resultType of its own is replaced:
+// an extension speaks no version that has another one, and some clients would answer its questions without the user. The other bytes
+// are unchanged.
 func (e Era) Complete(result []byte) []byte {
 	if e == EraLegacy || len(result) == 0 {
 		return result
@@ -22,10 +23,23 @@ func (e Era) Complete(result []byte) []byte {
 	}
 	if bytes.Contains(result, []byte("resultType")) || bytes.Contains(result, []byte(`\u00`)) { // seldom; to search the text is much faster than to parse it
 		if _, ok := jsonrpc.Member(result, "resultType"); ok {
-			return result
+			out, _ := jsonrpc.SetMember(result, "resultType", []byte(`"complete"`)) // it is an object
+			return out
 		}
 	}
 	return insert(result, open, complete)
+}
+
+// WithContent returns a tool's result with the member content, which clients of several SDKs demand. The other bytes are unchanged.
+func WithContent(result []byte) []byte {
+	open, ok := objectStart(result)
+	if !ok || bytes.HasPrefix(result[open:], []byte(`{"content":`)) {
+		return result
+	}
+	if _, ok := jsonrpc.Member(result, "content"); ok {
+		return result
+	}
+	return insert(result, open, `"content":[]`)
 }
 
 // uncacheable are the members of a modern result that nobody may cache.

@@ -1,0 +1,34 @@
+package mcp
+
+import (
+	"encoding/json"
+	"testing"
+)
+
+// TestForeignPattern has patterns that Go and Python compile, and what `new RegExp(p, "u")` does with them.
+func TestForeignPattern(t *testing.T) {
+	for pattern, compiles := range map[string]bool{
+		`^\d{4}-\d{2}$`: true, `\d{4}\-\d{2}`: false, `[\-a]`: true, `[a\-\]]+`: true, `(?i)abc`: false, `(?P<x>a)`: false, `(?<x>a)`: true,
+		`(?:a|b)`: true, `a(?=b)`: true, `(?<!a)b`: true, `^{.*}$`: false, `^\{.*\}$`: true, `a{2}`: true, `a{2,}`: true, `a{,2}`: false, `[[:alpha:]]`: false,
+		`[{}]`: true, `a]`: false, `\p{L}`: true, `\pL`: false, `\A\z`: false, `\x41\u0041\u{41}\cA`: true, `\xZ`: false, `é+`: true, `[é]`: true, `\é`: false, ``: true, `\`: false,
+		`a\/b`: true, `\_`: false, `\"`: false, `[^\s@]+@[^\s@]+`: true, `\'`: false, `\ `: false, `\:`: false, `[\:]`: false,
+	} {
+		schema, err := json.Marshal(map[string]any{"properties": map[string]any{"a": map[string]any{"pattern": pattern}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, found := ForeignPattern(schema); found == compiles || found && got != pattern {
+			t.Errorf("%s compiles: %t", pattern, !found)
+		}
+		schema, err = json.Marshal(map[string]any{"anyOf": []any{map[string]any{"patternProperties": map[string]any{pattern: true}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, found := ForeignPattern(schema); found == compiles {
+			t.Errorf("as the name of properties, %s compiles: %t", pattern, !found)
+		}
+	}
+	if p, found := ForeignPattern(json.RawMessage(`{"properties":{"pattern":{"type":"string"}}}`)); found {
+		t.Errorf("%s is a property", p)
+	}
+}
