@@ -85,9 +85,9 @@ func importServers(ctx context.Context, a *app, o importOptions, args []string) 
 		return err
 	}
 	if !o.dryRun {
-		unlock, err := e.Lock(ctx)
+		unlock, err := lockImports(ctx, e)
 		if err != nil {
-			return cmp.Or(interrupted(ctx), error(fail(exitConfigWrite, "nothing was changed: %w", err)))
+			return err
 		}
 		defer unlock()
 	}
@@ -95,13 +95,7 @@ func importServers(ctx context.Context, a *app, o importOptions, args []string) 
 	if err != nil {
 		return fail(exitUsage, "%w", err)
 	}
-	out := importJSON{Servers: plan.Servers, Files: plan.Files, Replaced: []clients.Replaced{}, Projects: list(projects), DryRun: o.dryRun}
-	if out.Servers == nil {
-		out.Servers = []clients.Imported{}
-	}
-	if out.Files == nil {
-		out.Files = []string{}
-	}
+	out := importJSON{Servers: list(plan.Servers), Files: list(plan.Files), Replaced: []clients.Replaced{}, Projects: list(projects), DryRun: o.dryRun}
 	if o.replace {
 		entry, err := meshEntry(a, clientFlags{}, nil)
 		if err != nil {
@@ -125,6 +119,14 @@ func importServers(ctx context.Context, a *app, o importOptions, args []string) 
 	}
 	printImport(a, e, out, root)
 	return nil
+}
+
+// lockImports waits until no other process imports.
+func lockImports(ctx context.Context, e clients.Env) (unlock func(), err error) {
+	if unlock, err = e.Lock(ctx); err != nil {
+		return nil, cmp.Or(interrupted(ctx), error(fail(exitConfigWrite, "nothing was changed: %w", err)))
+	}
+	return unlock, nil
 }
 
 // importSources returns the sources that the arguments name. projects are the files of the project that were left out.
@@ -220,9 +222,9 @@ func undoImport(ctx context.Context, a *app, args []string) error {
 	if err != nil {
 		return err
 	}
-	unlock, err := e.Lock(ctx)
+	unlock, err := lockImports(ctx, e)
 	if err != nil {
-		return cmp.Or(interrupted(ctx), error(fail(exitConfigWrite, "nothing was changed: %w", err)))
+		return err
 	}
 	defer unlock()
 	done, incomplete := e.UndoImport()

@@ -44,6 +44,22 @@ func TestProgressTokens(t *testing.T) {
 	}
 }
 
+// TestReturnedTokens: some servers return the token as a text, or all numbers with a fraction.
+func TestReturnedTokens(t *testing.T) {
+	for _, token := range []string{"1", `"1"`, "1.0", "2", `"x"`, "-1"} {
+		p, to := new(progress), new(frames)
+		p.register([]byte(`{"_meta":{"progressToken":"a"}}`), to)
+		p.deliver([]byte(`{"progressToken":` + token + `,"progress":5}`))
+		want := 0
+		if strings.Trim(token, `"`)[0] == '1' {
+			want = 1
+		}
+		if len(to.got) != want || want > 0 && !strings.Contains(to.got[0], `{"progressToken":"a","progress":5}`) {
+			t.Errorf("%s: %q", token, to.got)
+		}
+	}
+}
+
 // unary is the sink of a caller that takes no frames.
 type unary struct{}
 

@@ -68,8 +68,8 @@ func (p *progress) deliver(params []byte) {
 	if !ok {
 		return
 	}
-	n, err := strconv.ParseUint(string(bytes.Trim(at.In(params), `"`)), 10, 64)
-	if err != nil {
+	n, ok := jsonrpc.ParseID(at.In(params))
+	if !ok {
 		return
 	}
 	p.mu.Lock()

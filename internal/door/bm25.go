@@ -9,6 +9,7 @@ import (
 	"unicode"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // searchIndex finds tools by words, ranked by BM25.
@@ -75,13 +76,13 @@ func wordsOf(t *listedTool) map[string]float32 {
 		Properties json.RawMessage `json:"properties"`
 	}
 	if json.Unmarshal(t.input, &schema) == nil && len(schema.Properties) > 0 {
-		_ = jsonrpc.Each(schema.Properties, func(key, value []byte) bool {
-			add(string(key), weightText)
-			if at, ok := jsonrpc.Member(value, "description"); ok {
-				add(clip(textOf(at.In(value)), 1<<10), weightText)
+		members, _ := wire.Members(schema.Properties)
+		for _, m := range members {
+			add(m.Key, weightText)
+			if at, ok := jsonrpc.Member(m.Value, "description"); ok {
+				add(clip(textOf(at.In(m.Value)), 1<<10), weightText)
 			}
-			return true
-		})
+		}
 	}
 	return out
 }
@@ -94,7 +95,8 @@ func textOf(raw []byte) string {
 	return s
 }
 
-// splitWords splits text at everything that is not a letter or digit, and names at changes of case.
+// splitWords splits text at everything that is not a letter or digit, and names at changes of case. In scripts without spaces between
+// words, each character is one.
 func splitWords(text string) []string {
 	var out []string
 	var word []rune
@@ -107,8 +109,14 @@ func splitWords(text string) []string {
 	lower := false
 	for _, r := range text {
 		switch {
+		case unicode.IsMark(r) && len(word) > 0: // belongs to the letter before it
 		case !unicode.IsLetter(r) && !unicode.IsDigit(r):
 			flush()
+			lower = false
+			continue
+		case unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Thai, unicode.Lao, unicode.Khmer, unicode.Myanmar):
+			flush()
+			out = append(out, string(r))
 			lower = false
 			continue
 		case unicode.IsUpper(r) && lower:

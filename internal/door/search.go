@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -141,11 +142,11 @@ func (c tools) callSearchTool(running *call, q *request, name string, args []byt
 // searchTools answers a call of search_tools.
 func (c tools) searchTools(q *request, args []byte) ([]byte, *rpc.Error) {
 	var p struct {
-		Query     string `json:"query"`
-		Extension string `json:"extension"`
-		Limit     int    `json:"limit"`
+		Query     string  `json:"query"`
+		Extension string  `json:"extension"`
+		Limit     float64 `json:"limit"` // some clients write all numbers as 10.0
 	}
-	if err := json.Unmarshal(objectOr(args), &p); err != nil || p.Limit < 0 || p.Limit > maxHits || len(p.Query) > 1000 {
+	if err := json.Unmarshal(objectOr(args), &p); err != nil || p.Limit < 0 || p.Limit > maxHits || p.Limit != math.Trunc(p.Limit) || len(p.Query) > 1000 {
 		return misfit(&callee{name: toolSearch}, errors.New("query must be a text of at most 1000 bytes, and limit a number up to 50")).to(q), nil
 	}
 	if p.Limit == 0 {
@@ -155,7 +156,7 @@ func (c tools) searchTools(q *request, args []byte) ([]byte, *rpc.Error) {
 	if len(splitWords(p.Query)) == 0 && p.Extension == "" { // a wildcard, too
 		return c.overview(q, v), nil
 	}
-	hits, total := v.find(p.Query, p.Extension, p.Limit)
+	hits, total := v.find(p.Query, p.Extension, int(p.Limit))
 	return c.searchResult(q, hits, total), nil
 }
 
@@ -243,18 +244,18 @@ func argumentsText(schema json.RawMessage) string {
 		return "none described"
 	}
 	var out []string
-	_ = jsonrpc.Each(s.Properties, func(key, value []byte) bool {
+	members, _ := wire.Members(s.Properties)
+	for _, m := range members[:min(len(members), 40)] {
 		kind := "any"
-		if at, ok := jsonrpc.Member(value, "type"); ok {
-			kind = string(bytes.Trim(at.In(value), `"`))
+		if at, ok := jsonrpc.Member(m.Value, "type"); ok {
+			kind = string(bytes.Trim(at.In(m.Value), `"`))
 		}
-		text := string(key) + ": " + clip(kind, 60)
-		if slices.Contains(s.Required, string(key)) {
+		text := m.Key + ": " + clip(kind, 60)
+		if slices.Contains(s.Required, m.Key) {
 			text += " (required)"
 		}
 		out = append(out, text)
-		return len(out) < 40
-	})
+	}
 	if len(out) == 0 {
 		return "none"
 	}

@@ -92,7 +92,8 @@ func TestSplitWords(t *testing.T) {
 		"focus focused viruses virus":                         "focus focus virus virus",
 		"gpus gpu menus menu":                                 "gpu gpu menu menu",
 		"repositories repository queries query":               "repositori repositori queri queri",
-		strings.Repeat("x", 50) + " y":                        "y", "creating created creates": "creat creat creat",
+		"查询天气 API":                                            "查 询 天 气 api", "हिन्दी": "हिन्दी", "café bar": "café bar", strings.Repeat("查", 41): strings.TrimSpace(strings.Repeat("查 ", 41)),
+		strings.Repeat("x", 50) + " y": "y", "creating created creates": "creat creat creat",
 	} {
 		if got := strings.Join(splitWords(text), " "); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
@@ -139,6 +140,8 @@ func TestSearchMode(t *testing.T) {
 		{toolSearch, `{"query":"nothing"}`, `0 of 0 matching tools`},
 		{toolSearch, `{"query":7}`, `"isError":true`},
 		{toolSearch, `{"query":"x","limit":100}`, `"isError":true`},
+		{toolSearch, `{"query":"x","limit":1.5}`, `"isError":true`},
+		{toolSearch, `{"query":"read","limit":1.0}`, `ext_files_read`},
 
 		{toolCallRead, `{"name":"ext_files_read","arguments":{"path":"a"}}`, `"echo":{"name":"read","arguments":{"path":"a"}}`},
 		{toolCallRead, `{"name":"ext_files_read","arguments":"{\"path\":\"a\"}"}`, `"echo":{"name":"read","arguments":{"path":"a"}}`},

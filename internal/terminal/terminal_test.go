@@ -47,7 +47,7 @@ func TestShort(t *testing.T) {
 func TestShortAndClean(t *testing.T) {
 	for in, want := range map[string]string{
 		"one\ntwo": "one", "a\tb": "a b", "\x1b[31mred": "?[31mred", "\xff": "?", "0123456789abc": "012345678…", "ĝus": "ĝus",
-		"a\u202eb": "a?b",
+		"a\u202eb": "a?b", "می\u200cخواهم": "می\u200cخواهم", "👩\u200d🔬": "👩\u200d🔬", "10\u00a0000\u202f€": "10\u00a0000\u202f€", "\r\n a\r\nb": "a", "a\rb": "a?b",
 	} {
 		if got := Short(in, 10); got != want {
 			t.Errorf("%q: %q, want %q", in, got, want)

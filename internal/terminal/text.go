@@ -22,12 +22,23 @@ func Clean(s string) string {
 		switch {
 		case r == '\n', r == '\t':
 			return ' '
-		case !unicode.IsPrint(r):
+		case !prints(r):
 			return '?'
 		}
 		return r
 	}, strings.ToValidUTF8(s, "?"))
 }
+
+// prints reports whether a character cannot control a terminal or the direction of text. Two that do not print are harmless: emoji
+// and several scripts need them.
+func prints(r rune) bool {
+	return unicode.IsPrint(r) || unicode.Is(unicode.Zs, r) || r == zeroWidthJoiner || r == zeroWidthNonJoiner
+}
+
+const (
+	zeroWidthNonJoiner = '\u200c'
+	zeroWidthJoiner    = '\u200d'
+)
 
 // plain reports whether s has only printable ASCII characters, as most text has.
 func plain(s string) bool {
@@ -44,14 +55,14 @@ func plain(s string) bool {
 func CleanLines(s string) string {
 	lines := strings.Split(strings.TrimSpace(s), "\n")
 	for i, l := range lines {
-		lines[i] = Clean(l)
+		lines[i] = Clean(strings.TrimSuffix(l, "\r"))
 	}
 	return strings.Join(lines, "\n    ")
 }
 
 // Short is the first line of s, cleaned, and cut to n characters.
 func Short(s string, n int) string {
-	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
+	s = FirstLine(s)
 	if start := s[:min(len(s), n)]; plain(start) { // the usual case
 		if len(s) == len(start) {
 			return s
@@ -97,7 +108,7 @@ func EscapeJSON(text []byte) []byte {
 			out = append(out, `\ufffd`...)
 		case r == '\r': // between values: in a string it is escaped already
 			out = append(out, ' ')
-		case r == '\n', r == '\t', unicode.IsPrint(r), unicode.Is(unicode.Zs, r), r == zeroWidthJoiner, r == zeroWidthNonJoiner:
+		case r == '\n', r == '\t', prints(r):
 			out = append(out, text[:size]...)
 		case r > 0xFFFF:
 			high, low := utf16.EncodeRune(r)
@@ -109,12 +120,6 @@ func EscapeJSON(text []byte) []byte {
 	}
 	return out
 }
-
-// Two characters that do not print and are harmless: emoji and several scripts need them.
-const (
-	zeroWidthNonJoiner = '\u200c'
-	zeroWidthJoiner    = '\u200d'
-)
 
 // ShellWord quotes a word for the shell if necessary. A path in the home directory, ~/…, stays one.
 func ShellWord(s string) string {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/plainjson"
@@ -71,7 +72,7 @@ func declares(schema []Property, name string) bool {
 }
 
 func checkObject(text []byte) (json.RawMessage, error) {
-	text = bytes.TrimSpace(text)
+	text = bytes.TrimSpace(bytes.TrimPrefix(text, []byte("\ufeff"))) // Windows programs begin files with this mark
 	if !json.Valid(text) {
 		// Unmarshal's error has the position of the fault.
 		var v any
@@ -89,6 +90,10 @@ func pairs(args []string, schema []Property) (json.RawMessage, error) {
 	var faults []string
 	seen := map[string]bool{}
 	for _, arg := range args {
+		if !utf8.ValidString(arg) {
+			faults = append(faults, fmt.Sprintf("%q is not UTF-8, which JSON demands", arg))
+			continue
+		}
 		key, value, ok := strings.Cut(arg, "=")
 		raw := strings.HasSuffix(key, ":")
 		key = strings.TrimSuffix(key, ":")

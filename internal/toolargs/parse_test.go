@@ -136,3 +136,14 @@ func TestAlternatives(t *testing.T) {
 		t.Errorf("%s, %v, want %s", got, err, want)
 	}
 }
+
+// TestTextOfArguments: what is not UTF-8 is refused, not changed, and a byte order mark is no part of JSON.
+func TestTextOfArguments(t *testing.T) {
+	schema := json.RawMessage(`{"type":"object"}`)
+	if got, err := Parse([]string{"path=caf\xe9.txt"}, schema, nil); err == nil || !strings.Contains(err.Error(), "is not UTF-8") {
+		t.Errorf("%s, %v", got, err)
+	}
+	if got, err := Parse([]string{"-"}, schema, strings.NewReader("\ufeff{\"a\":1}\r\n")); err != nil || string(got) != `{"a":1}` {
+		t.Errorf("%s, %v", got, err)
+	}
+}

@@ -106,8 +106,8 @@ func (e Expander) file(path string) (string, error) {
 	if len(data) > maxFileText {
 		return "", fmt.Errorf("${file:%s}: the file has more than %d bytes", document.Clip(path, 64), maxFileText)
 	}
-	s := strings.TrimSuffix(string(data), "\n")
-	if len(s) < len(data) {
+	s, hasEnd := strings.CutSuffix(strings.TrimPrefix(string(data), "\ufeff"), "\n") // Windows programs begin files with this mark
+	if hasEnd {
 		s = strings.TrimSuffix(s, "\r")
 	}
 	return s, nil

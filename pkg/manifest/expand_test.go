@@ -21,6 +21,7 @@ func host() Expander {
 		filepath.Join(root, "token"):      "t0ken\n",
 		filepath.Join(root, "crlf"):       "t0ken\r\n",
 		filepath.Join(root, "two"):        "a\n\n",
+		filepath.Join(root, "mark"):       "\ufefft0ken\r\n", // as PowerShell writes it
 		filepath.Join(root, "${A}"):       "odd",
 		filepath.Join(root, "big"):        strings.Repeat("x", maxFileText+1),
 		filepath.Join(root, "just"):       strings.Repeat("x", maxFileText),
@@ -59,7 +60,7 @@ func TestExpand(t *testing.T) {
 		{in: "${AGAIN}", want: "${A}"}, // not expanded again
 		{in: "$${A} $A $ $$ 5$", want: "${A} $A $ $$ 5$"},
 		{in: "$$${A}", want: "$${A}"}, // from left to right: "$", then "$${"
-		{in: "${file:token}|${file:crlf}|${file:two}", want: "t0ken|t0ken|a\n"},
+		{in: "${file:token}|${file:crlf}|${file:two}|${file:mark}", want: "t0ken|t0ken|a\n|t0ken"},
 		{in: "${file:${A}}", err: "do not nest"},
 		{in: "${file:/run/secret}", want: "abs"},
 		{in: "${file:./token}", want: "t0ken"},
