@@ -623,3 +623,15 @@ done
 	h.write(file, `{"mcpServers": {"memory": {"command": "./mcp.sh", "args": [1], "disabled": true}}}`, 0o644)
 	keeps("the last one is switched off")
 }
+
+// TestFileComesLater: a file to which a manifest refers, which another program writes after the bridge has started, is waited for.
+func TestFileComesLater(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	f := follow(t, h.nc)
+	h.extension("late", `"here"`, "env = { TOKEN = \"${file:token}\" }\n")
+	h.run(nil)
+	f.wait("late", "the file is missing", func(i wire.InventoryInstance) bool { return strings.Contains(i.Reason, "${file:token}") })
+	h.write(filepath.Join(h.dir, "ext", "late", "token"), "secret\n", 0o600)
+	h.answers("late", `"here"`)
+}

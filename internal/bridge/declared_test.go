@@ -165,3 +165,15 @@ func TestListChangeFails(t *testing.T) {
 		stop()
 	})
 }
+
+// TestAgentVersion: a build without a tag counts as the last release, and one after a tag as that tag.
+func TestAgentVersion(t *testing.T) {
+	for own, want := range map[string]string{
+		"devel": lastRelease, "": lastRelease, "0.0.0-20261127-abc": lastRelease, "0.3.0": "0.3.0", "0.3.0-rc.1": "0.3.0-rc.1",
+		"0.3.0-3-gabc1234": "0.3.0", "0.3.0-rc.1-12-gabc1234": "0.3.0-rc.1", "abc1234": lastRelease,
+	} {
+		if got := newPlanner(Config{Version: own}).agentVersion(); got != want {
+			t.Errorf("%s: %s, want %s", own, got, want)
+		}
+	}
+}

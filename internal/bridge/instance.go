@@ -76,17 +76,21 @@ func (s *instance) run(ctx context.Context) {
 }
 
 // present returns the workload of s as the next run uses it: with the present content of the files to which its manifest refers, as after
-// the rotation of a token. The next reload replaces the instance's own workload.
-func present(s *instance) *workload {
-	if s.workload.again == nil {
-		return s.workload
+// the rotation of a token. The next reload replaces the instance's own workload. It fails if a file has never been there.
+func present(s *instance) (*workload, error) {
+	files := s.workload.files
+	if files == nil {
+		return s.workload, nil
 	}
-	now, err := s.workload.again()
-	if err != nil || now.gated != "" {
-		return s.workload
+	now, err := files.present()
+	switch {
+	case err != nil && files.absent != nil:
+		return nil, err
+	case err != nil || now.gated != "":
+		return s.workload, nil
 	}
-	s.workload.secrets[max(0, s.mesh.Announced().Replica-1)].Store(&now.redact)
-	return now
+	files.secrets[max(0, s.mesh.Announced().Replica-1)].Store(&now.redact)
+	return now, nil
 }
 
 // entry returns the instance's entry in the inventory.

@@ -212,9 +212,11 @@ func (w *workload) clean(text string, n int) string {
 	whole := len(text) <= n+cleanMargin
 	text = strings.ToValidUTF8(text[:min(len(text), n+cleanMargin)], "\uFFFD")
 	redact := w.redact
-	for i := range w.secrets {
-		if now, before := w.secrets[i].Load(), redact; now != nil {
-			redact = func(text string) string { return (*now)(before(text)) }
+	if w.files != nil {
+		for i := range w.files.secrets {
+			if now, before := w.files.secrets[i].Load(), redact; now != nil {
+				redact = func(text string) string { return (*now)(before(text)) }
+			}
 		}
 	}
 	switch {

@@ -3,12 +3,15 @@ package bridge
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -107,7 +110,7 @@ func (pl *planner) scan(ctx context.Context) discovery.Report {
 // agentVersion is the version with which min_agent_version in manifests is compared. A development build without a
 // semantic version, or with the one that Go gives to a commit without a tag, counts as the last release.
 func (pl *planner) agentVersion() string {
-	own := pl.cfg.Version
+	own := describedCommit.ReplaceAllString(pl.cfg.Version, "")
 	if _, err := semver.StrictNewVersion(own); err != nil || strings.HasPrefix(own, "0.0.0-") {
 		own = lastRelease
 	}
@@ -115,6 +118,9 @@ func (pl *planner) agentVersion() string {
 }
 
 const lastRelease = "0.1.0"
+
+// describedCommit is what git describe appends to the tag before a commit. As a semantic version it would be lower than the tag.
+var describedCommit = regexp.MustCompile(`-\d+-g[0-9a-f]+$`)
 
 // makePlan reads everything that determines what to run. A faulty file becomes a diagnostic and does not affect the others.
 func (pl *planner) makePlan(ctx context.Context) plan {
@@ -171,9 +177,15 @@ func (pl *planner) newWorkload(c discovery.Candidate, m *manifest.Manifest) (*wo
 	settings := pl.config()
 	missing := pl.check(m, c.Root)
 	transport := m.Transport
+	var absent error
 	if !missing.Refused() { // otherwise it is not started and keeps its placeholders
-		var err error
-		if transport, err = pl.resolve(m, c.Root); err != nil {
+		resolved, err := pl.resolve(m, c.Root)
+		switch {
+		case err == nil:
+			transport = resolved
+		case errors.Is(err, fs.ErrNotExist): // each run tries again
+			absent = err
+		default:
 			return nil, err
 		}
 	}
@@ -192,8 +204,8 @@ func (pl *planner) newWorkload(c discovery.Candidate, m *manifest.Manifest) (*wo
 	}
 	w.transport, w.missing, w.httpAllow = transport, missing, settings.HTTPAllow
 	if len(m.Needs().Files) > 0 {
-		w.again = func() (*workload, error) { return pl.newWorkload(c, m) }
-		w.secrets = make([]atomic.Pointer[func(string) string], max(1, w.replicas))
+		w.files = &fileTexts{again: func() (*workload, error) { return pl.newWorkload(c, m) }, absent: absent,
+			secrets: make([]atomic.Pointer[func(string) string], max(1, w.replicas))}
 	}
 	w.root, _ = os.Stat(c.Root)
 	if pl.gates(m, missing) {
@@ -201,11 +213,16 @@ func (pl *planner) newWorkload(c discovery.Candidate, m *manifest.Manifest) (*wo
 	}
 	switch transport.Type {
 	case manifest.Stdio:
-		return w, pl.prepareChild(w, c, m)
+		if err := pl.prepareChild(w, c, m); err != nil {
+			return nil, err
+		}
 	case manifest.HTTP:
 		w.prepareRemote(pl.cfg.Environ, m)
 	case "": // a container; replicas of it would have no use
 		w.replicas = 1
+	}
+	if absent != nil { // the error names placeholders, which are no secrets
+		w.redact = nil
 	}
 	return w, nil
 }

@@ -25,14 +25,18 @@ func (s *instance) runRemote(ctx context.Context, ready func()) error {
 	f := s.newForwarder()
 	r := &run{inst: s, f: f, start: start{release: func() {}}, end: stop, cut: make(chan struct{}), ready: func(*handshake) { ready() }}
 	f.remote = true
-	t := present(s).transport
+	w, err := present(s)
+	if err != nil {
+		return err
+	}
+	t := w.transport
 	f.credentials = &credentials{
 		show: func(reason string) { s.apply(state.Note, s.workload.clean(reason, maxReason)) },
 		renew: func() {
-			if s.workload.again == nil {
+			if s.workload.files == nil {
 				return
 			}
-			if now, err := s.workload.again(); err == nil && now.gated == "" && (now.transport.URL != t.URL || !maps.Equal(now.transport.Headers, t.Headers)) {
+			if now, err := s.workload.files.present(); err == nil && now.gated == "" && (now.transport.URL != t.URL || !maps.Equal(now.transport.Headers, t.Headers)) {
 				stop(errCredentials)
 			}
 		},
@@ -65,7 +69,7 @@ func (s *instance) runRemote(ctx context.Context, ready func()) error {
 	})
 	defer wg.Wait()
 	defer closeSession(nil)
-	err := r.handshakeAndServe(connCtx)
+	err = r.handshakeAndServe(connCtx)
 	return cmp.Or(err, ownCause(connCtx, ctx))
 }
 

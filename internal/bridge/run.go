@@ -53,7 +53,10 @@ func (s *instance) runOnce(ctx context.Context, ready func()) error {
 
 // runChild starts a child, performs the handshake, and serves calls until the process or ctx ends.
 func (s *instance) runChild(ctx context.Context, ready func()) error {
-	w := present(s) // before the turn, which reading files must not take up
+	w, err := present(s) // before the turn, which reading files must not take up
+	if err != nil {
+		return err
+	}
 	release, err := s.awaitTurn(ctx)
 	if err != nil {
 		return err

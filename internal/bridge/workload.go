@@ -31,12 +31,27 @@ type workload struct {
 	policy     supervise.Policy
 	replicas   int
 	replicaSet *replicaSet
-	missing    gate.Result                           // requirements that this host does not meet
-	again      func() (*workload, error)             // prepares it with the present content of the files to which its manifest refers; nil: there are none
-	secrets    []atomic.Pointer[func(string) string] // by replica, redact of its run, with the content of the files that it has
-	gated      string                                // why it is not started; "" if it is
+	missing    gate.Result // requirements that this host does not meet
+	files      *fileTexts  // nil: its manifest refers to no files
+	gated      string      // why it is not started; "" if it is
 
 	httpAllow []netip.Prefix // addresses refused by default to which it may connect
+}
+
+// fileTexts is what a workload needs because its manifest refers to files, whose content can change.
+type fileTexts struct {
+	again   func() (*workload, error)             // prepares the workload with their present content
+	absent  error                                 // one of them does not exist yet: another program may be about to write it
+	secrets []atomic.Pointer[func(string) string] // by replica, redact of its run, with the content that it has
+}
+
+// present returns the workload with the present content of its files.
+func (f *fileTexts) present() (*workload, error) {
+	now, err := f.again()
+	if err == nil {
+		err = now.files.absent
+	}
+	return now, err
 }
 
 // limits are the limits for the calls and handshakes of a workload.

@@ -113,8 +113,8 @@ func (w *walker) read(r root, s step) []step {
 			file = e
 		case e.Name() == manifest.SidecarName:
 			sidecar = e
-		case w.ignore[e.Name()] || strings.HasPrefix(e.Name(), TempPrefix) || s.depth >= w.maxDepth:
-			// not entered
+		case w.ignore[e.Name()] || strings.HasPrefix(e.Name(), TempPrefix) || strings.HasPrefix(e.Name(), "..") || s.depth >= w.maxDepth:
+			// Not entered. Kubernetes mounts a ConfigMap as links to ..2026_11_27…, which the next update deletes.
 		case e.IsDir():
 			below = w.descend(below, step{filepath.Join(s.dir, e.Name()), s.depth + 1})
 		default:

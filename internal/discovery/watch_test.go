@@ -109,6 +109,7 @@ func testWatch(t *testing.T) {
 	w.put("old/main.py", "")
 	w.put("node_modules/x/plugin.toml", "ignored")
 	w.put("1/2/3/4/plugin.toml", "too deep")
+	w.put("x/..2026_11_27/plugin.toml", "of a ConfigMap that is mounted")
 	w.put("last/plugin.toml", "1")
 	w.want("added last/plugin.toml")
 
