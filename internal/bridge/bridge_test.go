@@ -632,6 +632,18 @@ func TestFileComesLater(t *testing.T) {
 	h.extension("late", `"here"`, "env = { TOKEN = \"${file:token}\" }\n")
 	h.run(nil)
 	f.wait("late", "the file is missing", func(i wire.InventoryInstance) bool { return strings.Contains(i.Reason, "${file:token}") })
-	h.write(filepath.Join(h.dir, "ext", "late", "token"), "secret\n", 0o600)
+	token := filepath.Join(h.dir, "ext", "late", "token")
+	h.write(token, "secret\n", 0o600)
 	h.answers("late", `"here"`)
+	h.control("restart", `{"id":"late"}`) // the end of a run is explained with the secrets of that run
+	h.answers("late", `"here"`)
+	h.control("reload", "{}")
+	h.answers("late", `"here"`)
+	before := instanceOf(t, h.control("status", "{}"), "late")
+	if err := os.Remove(token); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.control("reload", "{}"); !strings.Contains(got, `"replaced":[]`) || instanceOf(t, h.control("status", "{}"), "late") != before {
+		t.Errorf("without the file, the instance does not stay: %s", got)
+	}
 }

@@ -18,6 +18,7 @@ import (
 // removed: their manifest no longer parses or cannot be reached, or the search for manifests was incomplete. It
 // removes a copy with the same id that a broken one hid, and what is inside the directory of a broken plugin.toml.
 func (pl *planner) carryOver(p *plan, old plan) {
+	pl.keepFiles(p, old)
 	settings := pl.config()
 	paths := map[string]string{} // of what is in p, by id
 	for _, w := range p.workloads {
@@ -60,6 +61,23 @@ func (pl *planner) carryOver(p *plan, old plan) {
 	}
 	p.workloads = slices.DeleteFunc(p.workloads, func(w *workload) bool { return hides(w.path) })
 	p.declared = append(slices.DeleteFunc(p.declared, func(d declaration) bool { return hides(d.path) }), declared...)
+}
+
+// keepFiles keeps the workloads of the old plan of which only a file to which their manifest refers is missing now: another program may be
+// replacing it.
+func (pl *planner) keepFiles(p *plan, old plan) {
+	for i, v := range p.workloads {
+		if v.files == nil || v.files.absent == nil {
+			continue
+		}
+		had := slices.IndexFunc(old.workloads, func(w *workload) bool {
+			return w.path == v.path && w.id() == v.id() && w.announce.ManifestHash == v.announce.ManifestHash && w.files != nil && w.files.absent == nil
+		})
+		if had >= 0 {
+			pl.log.Warn("the extension keeps running with the previous content of a file", "reason", v.files.absent, "extension", v.id(), "path", v.path)
+			p.workloads[i] = old.workloads[had]
+		}
+	}
 }
 
 // broken returns why the manifest at path, which was found, cannot be used; "" if it can.

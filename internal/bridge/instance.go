@@ -83,10 +83,13 @@ func present(s *instance) (*workload, error) {
 		return s.workload, nil
 	}
 	now, err := files.present()
+	if err == nil && now.gated != "" {
+		err = errors.New(now.gated)
+	}
 	switch {
-	case err != nil && files.absent != nil:
+	case err != nil && files.absent != nil: // the placeholders of its own workload were never replaced
 		return nil, err
-	case err != nil || now.gated != "":
+	case err != nil:
 		return s.workload, nil
 	}
 	files.secrets[max(0, s.mesh.Announced().Replica-1)].Store(&now.redact)

@@ -214,7 +214,11 @@ func (w *workload) clean(text string, n int) string {
 	redact := w.redact
 	if w.files != nil {
 		for i := range w.files.secrets {
-			if now, before := w.files.secrets[i].Load(), redact; now != nil {
+			switch now, before := w.files.secrets[i].Load(), redact; {
+			case now == nil:
+			case before == nil:
+				redact = *now
+			default:
 				redact = func(text string) string { return (*now)(before(text)) }
 			}
 		}

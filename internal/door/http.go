@@ -280,7 +280,10 @@ func (x *exchange) readBody() ([]byte, *fault) {
 	var body []byte
 	var err error
 	if x.r.ContentLength > limit {
-		body, _ = io.ReadAll(io.LimitReader(x.r.Body, jsonrpc.IDWithin))
+		if x.r.Header.Get("Expect") == "" { // otherwise it would be told to send the body
+			_ = http.NewResponseController(x.w).SetReadDeadline(time.Now().Add(time.Second))
+			body, _ = io.ReadAll(io.LimitReader(x.r.Body, jsonrpc.IDWithin))
+		}
 		return body, x.tooLarge()
 	}
 	if n := x.r.ContentLength; n >= 0 && n <= 64<<10 { // of a larger one, only what has arrived takes memory

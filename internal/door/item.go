@@ -182,7 +182,7 @@ func (it *item) render(description string) {
 
 // outputFault returns why clients cannot compile the schema of a result.
 func outputFault(text json.RawMessage) error {
-	if _, err := schema.Compile(text); err != nil {
+	if err := schema.Fault(text); err != nil {
 		return err
 	}
 	if pattern, ok := mcp.ForeignPattern(text); ok {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"regexp"
+	"regexp/syntax"
+	"slices"
 	"strings"
 )
 
@@ -38,7 +40,10 @@ func foreignPattern(v any) (pattern string, found bool) {
 				return p, true
 			}
 		}
-		for _, e := range v {
+		for key, e := range v {
+			if slices.Contains([]string{"const", "enum", "default", "examples"}, key) { // these are values
+				continue
+			}
 			if pattern, found = foreignPattern(e); found {
 				return pattern, true
 			}
@@ -50,11 +55,16 @@ func foreignPattern(v any) (pattern string, found bool) {
 var (
 	quantifier = regexp.MustCompile(`^\{\d+(?:,\d*)?\}`)
 	group      = regexp.MustCompile(`^\(\?(?:[:=!]|<[=!]|<[A-Za-z_$][\w$]*>)`)
-	escape     = regexp.MustCompile(`^\\(?:[\^$\\.*+?()\[\]{}|/dDwWsSbBfnrtv\d]|c[A-Za-z]|x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|u\{[0-9A-Fa-f]+\}|k<|[pP]\{[A-Za-z0-9_=]+\})`)
+	escape     = regexp.MustCompile(`^\\(?:[\^$\\.*+?()\[\]{}|/dDwWsSbBfnrtv\d]|c[A-Za-z]|x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|u\{[0-9A-Fa-f]+\}|k<|[pP]\{(?:[A-Z][a-z]?|\w+=\w+|ASCII|Alphabetic|Any|Emoji\w*|Letter|Number|Uppercase|Lowercase|White_Space)\})`)
+	beyondGo   = regexp.MustCompile(`\(\?<?[=!]|\\[1-9kucpP]`)
 )
 
-// isJavaScript reports whether JavaScript compiles a pattern that Go compiles.
+// isJavaScript reports whether JavaScript compiles a pattern. The rules that are common to all languages are those of Go, as far as Go has
+// the pattern's features.
 func isJavaScript(p string) bool {
+	if _, err := syntax.Parse(p, syntax.Perl); err != nil && !beyondGo.MatchString(p) {
+		return false
+	}
 	class := false
 	for len(p) > 0 {
 		n := 1

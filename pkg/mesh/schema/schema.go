@@ -129,6 +129,45 @@ func (k *checker) compile(text json.RawMessage) {
 	}
 }
 
+// Fault returns what is wrong with a schema itself: it breaks the rules of its draft, or refers to something that does not exist. Its
+// regular expressions are not looked at. It returns nil for a schema that Compile refuses for another reason.
+func Fault(text json.RawMessage) (err error) {
+	defer func() { // as in check
+		if recover() != nil {
+			err = nil
+		}
+	}()
+	if len(text) > maxSchema {
+		return nil
+	}
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	if err != nil {
+		return err
+	}
+	dropFormats(doc)
+	c := jsonschema.NewCompiler()
+	c.UseLoader(denyAll{})
+	c.UseRegexpEngine(func(pattern string) (jsonschema.Regexp, error) { return anyPattern(pattern), nil })
+	if err = c.AddResource("mem:schema", doc); err == nil {
+		_, err = c.Compile("mem:schema")
+	}
+	if _, ok := errors.AsType[*jsonschema.SchemaValidationError](err); ok {
+		return err
+	}
+	if _, ok := errors.AsType[*jsonschema.JSONPointerNotFoundError](err); ok {
+		return err
+	}
+	return nil
+}
+
+// anyPattern is a regular expression that is not compiled.
+type anyPattern string
+
+// MatchString implements jsonschema.Regexp.
+func (p anyPattern) MatchString(string) bool { return true }
+
+func (p anyPattern) String() string { return string(p) }
+
 // dropFormats removes the formats from a schema. They are annotations, but would be checked in draft-07 and before, by other rules
 // than those of the library that has written the schema: no time would fit both zod and this check.
 func dropFormats(v any) {
