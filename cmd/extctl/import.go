@@ -151,7 +151,10 @@ func importSources(ctx context.Context, a *app, e clients.Env, args []string) (s
 			sources = append(sources, clients.Source{Label: "standard input", Text: string(text)})
 		case arg == "all":
 			for _, c := range clients.Clients {
-				sources = append(sources, own(c)...)
+				for _, s := range own(c) {
+					s.Optional = true
+					sources = append(sources, s)
+				}
 			}
 		case isClient:
 			found := own(c)

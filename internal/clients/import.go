@@ -72,7 +72,11 @@ func (e Env) PlanImport(dir string, sources []Source) (*Plan, error) {
 			return nil, fmt.Errorf("%s is the file to import into", sources[i].Label)
 		}
 		servers, err := sources[i].servers()
-		if err != nil {
+		switch {
+		case err != nil && sources[i].Optional:
+			p.Servers = append(p.Servers, Imported{Name: "*", Source: sources[i].Label, Needs: []string{}, Takes: []string{}, Notes: []string{}, Skipped: terminal.FirstLine(err.Error())})
+			continue
+		case err != nil:
 			return nil, err
 		}
 		for _, s := range servers {

@@ -67,16 +67,16 @@ func (e Env) Install(s Setup) (out Installed, err error) {
 	out = Installed{Client: c.Name, Path: path, Scope: s.Scope, Key: c.key + "." + s.Name, Entry: text}
 	edit := func(old file) (string, error) {
 		changed, err := e.install(c, old, keys, text, &out)
-		if _, other := errors.AsType[*ExistsError](err); err != nil && !other {
-			by, _ := c.set("", keys, text)
-			err = &EditError{Path: path, Lines: by, Err: err}
-		}
 		if err == nil && !s.DryRun && out.Action != "unchanged" { // first, so that each change can be undone
 			err = e.remember(c, old, file{path: old.path, text: changed, exists: true}, entryChange{Path: keys, New: text})
 		}
 		return changed, err
 	}
 	_, _, err = update(path, s.DryRun, edit)
+	if _, other := errors.AsType[*ExistsError](err); err != nil && !other {
+		by, _ := c.set("", keys, text)
+		err = &EditError{Path: path, Lines: by, Err: err}
+	}
 	return out, err
 }
 

@@ -374,3 +374,24 @@ func TestLock(t *testing.T) {
 	}
 	unlock()
 }
+
+// TestUnreadableFiles: the entry for a file that cannot be changed is given, and one that is not named hides no others.
+func TestUnreadableFiles(t *testing.T) {
+	e, path := place(t, ".cursor/mcp.json", `{"mcpServers":{"a":{"command":"x"}}}`+strings.Repeat(" ", maxFile))
+	c, _ := Find("cursor")
+	_, err := e.Install(Setup{Client: c, Scope: User, Name: "mesh", Entry: Entry{Command: "/bin/extctl", Args: []string{"mcp"}}})
+	if edit, ok := errors.AsType[*EditError](err); !ok || !strings.Contains(edit.Lines, "/bin/extctl") {
+		t.Errorf("%v", err)
+	}
+	s := Source{Path: path, Label: "cursor", client: c, keys: [][]string{{"mcpServers"}}}
+	dir := filepath.Join(t.TempDir(), "imported")
+	if _, err := e.PlanImport(dir, []Source{s}); err == nil {
+		t.Error("a file that was named is left out")
+	}
+	s.Optional = true
+	other := Source{Label: "other", Text: `{"mcpServers":{"b":{"command":"y"}}}`, keys: [][]string{{"mcpServers"}}}
+	plan, err := e.PlanImport(dir, []Source{s, other})
+	if err != nil || len(plan.Servers) != 2 || plan.Servers[0].Skipped == "" || plan.Servers[1].Target == "" {
+		t.Errorf("%+v, %v", plan, err)
+	}
+}

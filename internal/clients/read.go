@@ -15,13 +15,14 @@ import (
 
 // Source is a file with servers.
 type Source struct {
-	Path    string // "" for Text
-	Label   string // for messages
-	Text    string // the content, if it is not in a file
-	Project string // the directory in which the client starts the servers; "" if it depends
-	client  Client // zero if it is not known
-	scope   Scope
-	keys    [][]string
+	Path     string // "" for Text
+	Label    string // for messages
+	Text     string // the content, if it is not in a file
+	Optional bool   // that it cannot be read is the reason why it is not imported, and not an error
+	Project  string // the directory in which the client starts the servers; "" if it depends
+	client   Client // zero if it is not known
+	scope    Scope
+	keys     [][]string
 }
 
 // IsProjects reports whether it is the file of a project, which a stranger may have written.

@@ -1,6 +1,7 @@
 package door
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -159,6 +160,9 @@ func (c tools) forward(running *call, q *request, t *callee, args []byte) ([]byt
 	default:
 		c.view.links.add(&t.extension, result)
 		result = mcp.WithContent(result)
+		if q.era == mcp.EraLegacy {
+			result = mcp.WithoutOtherStructure(result)
+		}
 	}
 	return q.era.Complete(mcp.OneLine(result)), nil
 }
@@ -176,10 +180,10 @@ func (c *client) send(running *call, q *request, t *callee, do mesh.ToolCall) ([
 		return nil, nil, errNoAnswer
 	}
 	ctx := running.ctx
-	if trace := q.params.Meta.Trace(); trace != "" {
+	if trace := cmp.Or(q.params.Meta.Trace(), q.traceparent); trace != "" {
 		ctx = mesh.WithTraceparent(ctx, trace)
 	}
-	do.Agent = c.agent(q)
+	do.Agent, do.Session = c.agent(q), c.session
 	if token, level := q.params.Meta.ProgressToken, q.logLevel(c, t); token != nil || level > 0 {
 		p := &progress{token: token, level: level, send: q.notify}
 		do.Progress = p.receive

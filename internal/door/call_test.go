@@ -75,6 +75,8 @@ func TestResults(t *testing.T) {
 		{"native", `{"content":[{}]}`, `{"content":[{"type":"text","text":"{\"content\":[{}]}"}],"structuredContent":{"content":[{}]}}`, ""},
 		{"mcp", "{\n \"content\": [],\r\n\"isError\":true}", `{  "content": [],  "isError":true}`, `{"resultType":"complete","content": [],  "isError":true}`},
 		{"mcp", `{}`, `{"content":[]}`, ""},
+		{"mcp", `{"content":[],"structuredContent":[1],"x":1}`, `{"content":[],"x":1}`, `{"resultType":"complete","content":[],"structuredContent":[1],"x":1}`},
+		{"mcp", `{"content":[],"\u0073tructuredContent":null}`, `{"content":[]}`, `{"resultType":"complete","content":[],"\u0073tructuredContent":null}`},
 		{"mcp", `{"structuredContent":{"content":1}}`, `{"content":[],"structuredContent":{"content":1}}`, ""},
 		{"mcp", `{"resultType":"input_required"}`, `{"content":[],"resultType":"input_required"}`, `{"content":[],"resultType":"complete"}`},
 	} {

@@ -18,6 +18,7 @@ type client struct {
 	view        *viewState
 	principal   string // how the client has authenticated; "" if it has not
 	natsContext string // with its NATS credentials; "": those of the Door
+	session     string // tells extensions which calls belong together; "" for a modern HTTP request, which stands alone
 	identities  *identities
 	usage       *usage    // of this client, or of all with the same token
 	follower    *follower // in a session of the legacy era
@@ -26,7 +27,7 @@ type client struct {
 	calls    map[string]*call // in flight, by raw id; nil for a modern HTTP request, which is alone
 	listens  int
 	legacy   bool         // it has listed something in the legacy era, or is initialized, and so gets that era's notifications
-	name     string       // from initialize, or of the modern era on a pipe
+	name     string       // from initialize, or of the modern era
 	searched bool         // a session of the legacy era has got the search tools
 	level    mcp.LogLevel // of the log messages that a session of the legacy era wants
 }
@@ -46,6 +47,8 @@ type request struct {
 	era     mcp.Era
 	running *call // see enter; nil for what is answered without waiting
 	failed  bool  // the result is a failure
+
+	traceparent string // from the HTTP header
 }
 
 // isCall reports whether an extension answers the request, or the client ends it: it can be cancelled.

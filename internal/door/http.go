@@ -323,9 +323,12 @@ func (x *exchange) request(q *request) {
 		return
 	}
 	x.w.noteTool(q)
+	q.traceparent = x.r.Header.Get("Traceparent")
 	switch {
 	case q.era == mcp.EraModern:
 		x.modern(q)
+	case q.method == mcp.MethodInitialize: // which negotiates, whatever the header has
+		x.legacy(q)
 	case header == mcp.Modern:
 		x.error(http.StatusBadRequest, q.id, &rpc.Error{Code: rpc.CodeInvalidParams,
 			Message: `a request with the protocol version ` + mcp.Modern + ` needs params._meta["` + mcp.MetaProtocolVersion + `"]`})
@@ -355,7 +358,7 @@ func (x *exchange) modern(q *request) {
 		return
 	}
 	c := x.newClient()
-	c.calls = nil
+	c.calls, c.name = nil, mcp.ClientName(q.params.Meta.ClientInfo)
 	_, events := x.accepts()
 	if q.method == mcp.MethodListen {
 		if !events {

@@ -711,3 +711,38 @@ func TestStreamsStayOpen(t *testing.T) {
 		t.Errorf("%s", w.Body)
 	}
 }
+
+// TestCallersContext checks what extensions learn about the caller: which calls belong together, and the trace of an HTTP header.
+func TestCallersContext(t *testing.T) {
+	b := newBed(t)
+	b.ready("x", "mcp", tool("x", "who"))
+	b.serve("x", func(m *nats.Msg, _ string, _ json.RawMessage) (string, error) {
+		return fmt.Sprintf(`{"content":[],"session":%q,"trace":%q}`, m.Header.Get("Ext-Session"), m.Header.Get("traceparent")), nil
+	})
+	d := b.door(Options{})
+	one, other := d.pipe(t), d.pipe(t)
+	first, again, second := one.ask(callMessage("1", "ext_x_who", "")), one.ask(callMessage("1", "ext_x_who", "")), other.ask(callMessage("1", "ext_x_who", ""))
+	if first != again || first == second || strings.Contains(first+second, `"session":""`) {
+		t.Errorf("two conversations: %s, %s, %s", first, again, second)
+	}
+	const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	w := d.web(t, HTTPOptions{})
+	header := modernHeader("tools/call", "ext_x_who")
+	header["Traceparent"] = trace
+	if a := w.do("POST", "", callMessage("1", "ext_x_who", ","+modernMeta), header); !strings.Contains(a.body, `"session":"","trace":"`+trace[:35]) {
+		t.Errorf("a request that stands alone: %+v", a)
+	}
+}
+
+// TestInitializeOverHTTP: initialize negotiates the version, whatever the header has.
+func TestInitializeOverHTTP(t *testing.T) {
+	_, d := helloBed(t)
+	w := d.web(t, HTTPOptions{})
+	for _, version := range []string{"2026-07-28", "2099-01-01"} {
+		a := w.do("POST", "", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"`+version+`","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`,
+			map[string]string{"MCP-Protocol-Version": version})
+		if a.status != http.StatusOK || !strings.Contains(a.body, `"protocolVersion":"2025-11-25"`) {
+			t.Errorf("%s: %+v", version, a)
+		}
+	}
+}

@@ -87,7 +87,7 @@ func (c *client) cacheable() []byte {
 	}
 	out := append([]byte(`"resultType":"complete","ttlMs":`), strconv.FormatInt(ttl.Milliseconds(), 10)...)
 	scope := "public"
-	if c.principal != "" {
+	if c.principal != "" || c.view.now.Load().searching { // then the list depends on the client
 		scope = "private"
 	}
 	return append(append(append(out, `,"cacheScope":"`...), scope...), `",`...)

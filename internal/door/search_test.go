@@ -276,6 +276,10 @@ func TestModernSearch(t *testing.T) {
 		if got := p.ask(`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{` + meta + `}}`); !strings.Contains(got, want) {
 			t.Errorf("%s: %s", name, got)
 		}
+		a := d.web(t, HTTPOptions{}).do("POST", "", `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{`+meta+`}}`, modernHeader("tools/list", ""))
+		if !strings.Contains(a.body, want) || !strings.Contains(a.body, `"cacheScope":"private"`) {
+			t.Errorf("%s over HTTP: %s", name, a.body)
+		}
 	}
 	// The mesh has shrunk since a client listed the search tools.
 	small := b.door(Options{View: ViewOptions{SearchOver: 50}}).pipe(t)

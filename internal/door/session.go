@@ -3,6 +3,8 @@ package door
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"net/http"
 	"strconv"
 	"strings"
@@ -61,6 +63,8 @@ func newSessions(ctx context.Context, limit int) *sessions {
 // of them are those of the client's token, of one of these. ok is false if all were used within a minute.
 func (s *sessions) add(c *client, numbered bool) (*session, bool) {
 	n := &session{id: rand.Text(), client: c, all: s, numbered: numbered, streams: map[string]*stream{}, used: time.Now(), main: newStream("main", numbered)}
+	sum := sha256.Sum256([]byte(n.id)) // the id itself lets its owner in
+	c.session = hex.EncodeToString(sum[:8])
 	n.ctx, n.cancel = context.WithCancelCause(s.ctx) // a session outlives the request that began it
 	n.unlisten = c.notifyClient(func(message []byte) { n.main.add(message) })
 	s.mu.Lock()

@@ -3,6 +3,7 @@ package door
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -35,6 +36,7 @@ func (d *Door) ServeStdio(ctx context.Context, r io.Reader, w io.Writer) error {
 	s := &stdioServer{
 		client: d.newClient(d.view, ""), out: newWriter(w), next: make(chan *request), ending: make(chan struct{}),
 	}
+	s.client.session = rand.Text()
 	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	defer s.cancel(errClosed)
 	defer s.client.notifyClient(s.out.notify)()
@@ -177,7 +179,7 @@ func (s *stdioServer) message(env *jsonrpc.Envelope) {
 	}
 }
 
-// setName remembers the name of a client of the modern era. Over HTTP a list may be cached, and so must not depend on the client.
+// setName remembers the name of a client of the modern era.
 func (s *stdioServer) setName(q *request) {
 	if q.era != mcp.EraModern || len(q.params.Meta.ClientInfo) == 0 {
 		return

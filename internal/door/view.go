@@ -70,7 +70,12 @@ func newViewState(d *Door, profile string, o ViewOptions) (*viewState, error) {
 	}
 	v := &viewState{door: d, profile: profile, opt: o, listeners: map[*listener]struct{}{},
 		links: links{byID: map[string]*linksOf{}}}
-	v.now.Store(&view{searching: o.Tools == ToolsSearch})
+	first := &view{searching: o.Tools == ToolsSearch}
+	if o.Instructions != "" { // it does not depend on the mesh, and clients read it once
+		text := instructions(o, 0, nil, false)
+		first.instructions = [2]string{text, text}
+	}
+	v.now.Store(first)
 	return v, nil
 }
 

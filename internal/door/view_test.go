@@ -372,6 +372,15 @@ func TestCursorOfRemovedTool(t *testing.T) {
 }
 
 func TestInstructions(t *testing.T) {
+	for own, want := range map[string]string{"Search first.": "Search first.", "none": "", "": ""} { // before the catalog has been read
+		d, err := New(Options{View: ViewOptions{Instructions: own}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := d.view.now.Load().instructions; got != [2]string{want, want} {
+			t.Errorf("%q: %q", own, got)
+		}
+	}
 	var many []mesh.Extension
 	for i := range 300 {
 		e := extension(fmt.Sprintf("e%03d", i), tool(fmt.Sprintf("e%03d", i), "x"))

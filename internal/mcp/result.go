@@ -42,6 +42,23 @@ func WithContent(result []byte) []byte {
 	return insert(result, open, `"content":[]`)
 }
 
+// WithoutOtherStructure returns a tool's result without a structuredContent that is no object: SDKs of the legacy era reject a result that has
+// one. The other bytes are unchanged.
+func WithoutOtherStructure(result []byte) []byte {
+	if !bytes.Contains(result, []byte("tructuredContent")) { // seldom with an escaped s
+		return result
+	}
+	if at, ok := jsonrpc.Member(result, "structuredContent"); !ok || isObject(at.In(result)) {
+		return result
+	}
+	return rebuild(result, func(key string, value []byte) []byte {
+		if key == "structuredContent" {
+			return nil
+		}
+		return value
+	})
+}
+
 // uncacheable are the members of a modern result that nobody may cache.
 const uncacheable = `"ttlMs":0,"cacheScope":"private"`
 
