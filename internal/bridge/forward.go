@@ -97,6 +97,8 @@ func (f *forwarder) HandleAsync(r *rpc.Request, x *jsonrpc.Exchange) {
 		f.subscribe(x, r.Params)
 	case hs.listings[method] != nil:
 		x.Sink.Deliver(x, jsonrpc.NewReply(hs.listings[method].answer, nil))
+	case hs.dialect == manifest.MCP && passedThrough(method) && len(r.Params) > 0 && r.Params[0] != '{': // some servers would not answer it
+		x.Sink.Deliver(x, jsonrpc.Reply{Err: rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "params must be an object")})
 	case hs.offersHook(method), hs.dialect == manifest.MCP && passedThrough(method):
 		f.start(x, method, r.Params)
 	default:

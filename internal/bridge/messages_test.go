@@ -27,7 +27,11 @@ func TestProgressTokens(t *testing.T) {
 		`{"_meta":{"progressToken":"a"}}`:                                `{"_meta":{"progressToken":1}}`,
 		`{"_meta":{"progress\u0054oken":7}}`:                             `{"_meta":{"progress\u0054oken":1}}`,
 		`{"_meta":{"progressToken":7.` + strings.Repeat("0", 300) + `}}`: `{"_meta":{"progressToken":0}}`,
-		`{"_meta":{"progressToken":null}}`:                               `{"_meta":{"progressToken":null}}`,
+		`{"_meta":{"progressToken":null}}`:                               `{"_meta":{"progressToken":0}}`,
+		`{"_meta":{"progressToken":{"a":1}}}`:                            `{"_meta":{"progressToken":0}}`,
+		`{"_meta":{"a":1}}`:                                              `{"_meta":{"a":1}}`,
+		`{"_meta":null,"name":"x"}`:                                      `{"_meta":{},"name":"x"}`,
+		`{"_meta":[1]}`:                                                  `{"_meta":{}}`,
 		`{"arguments":{"path":"C:\\x"}}`:                                 `{"arguments":{"path":"C:\\x"}}`,
 	} {
 		p.last = 0
@@ -56,6 +60,21 @@ func TestReturnedTokens(t *testing.T) {
 		}
 		if len(to.got) != want || want > 0 && !strings.Contains(to.got[0], `{"progressToken":"a","progress":5}`) {
 			t.Errorf("%s: %q", token, to.got)
+		}
+	}
+}
+
+// TestParamsOfRequests: a request whose params are no object, which some servers would not answer, is not forwarded.
+func TestParamsOfRequests(t *testing.T) {
+	l := &scriptedLink{answer: func(*jsonrpc.Exchange) (jsonrpc.Reply, bool) { return jsonrpc.NewReply([]byte("{}"), nil), true }}
+	f := testForwarder(l)
+	f.handshake.Store(&handshake{dialect: "mcp", raw: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{"resources":{}}}`)})
+	for params, forwarded := range map[string]bool{`{"uri":"a://b"}`: true, "": true, "null": false, "7": false, "[]": false} {
+		l.sent = nil
+		sink := &frames{}
+		f.HandleAsync(&rpc.Request{Method: "resources/read", Params: json.RawMessage(params)}, &jsonrpc.Exchange{Sink: sink, Deadline: time.Now().Add(time.Minute)})
+		if len(l.sent) > 0 != forwarded || !forwarded && (sink.reply.Err == nil || sink.reply.Err.Code != rpc.CodeInvalidParams) {
+			t.Errorf("%s: %d sent, %v", params, len(l.sent), sink.reply.Err)
 		}
 	}
 }

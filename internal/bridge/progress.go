@@ -3,7 +3,6 @@ package bridge
 import (
 	"bytes"
 	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
@@ -25,13 +24,21 @@ type progressRequest struct {
 
 // register replaces the progress token in params, if there is one. The caller calls done when the call has ended.
 func (p *progress) register(params []byte, sink jsonrpc.Sink) (_ []byte, done func()) {
-	if !bytes.Contains(params, []byte("progressToken")) && bytes.IndexByte(params, '\\') < 0 { // few calls have one
+	if !bytes.Contains(params, []byte("_meta")) && bytes.IndexByte(params, '\\') < 0 { // few calls have one
 		return params, nil
 	}
-	at, ok := tokenOf(params)
+	meta, ok := jsonrpc.Member(params, "_meta")
+	switch {
+	case !ok:
+		return params, nil
+	case params[meta.From] != '{': // null for a member that is not set; some servers drop such a request without an answer
+		return jsonrpc.Splice(params, meta, []byte("{}")), nil
+	}
+	at, ok := jsonrpc.Member(meta.In(params), "progressToken")
 	if !ok {
 		return params, nil
 	}
+	at.From, at.To = at.From+meta.From, at.To+meta.From
 	to, ok := sink.(serve.ProgressSink)
 	if !ok || !jsonrpc.ValidID(at.In(params)) { // nobody's token, so that it cannot be another caller's
 		return jsonrpc.Splice(params, at, []byte("0")), nil
@@ -49,17 +56,6 @@ func (p *progress) register(params []byte, sink jsonrpc.Sink) (_ []byte, done fu
 		delete(p.requests, n)
 		p.mu.Unlock()
 	}
-}
-
-// tokenOf finds _meta.progressToken, a number or a string.
-func tokenOf(params []byte) (at jsonrpc.Span, ok bool) {
-	meta, ok := jsonrpc.Member(params, "_meta")
-	if !ok {
-		return jsonrpc.Span{}, false
-	}
-	token, ok := jsonrpc.Member(meta.In(params), "progressToken")
-	at = jsonrpc.Span{From: meta.From + token.From, To: meta.From + token.To}
-	return at, ok && strings.ContainsRune(`"-0123456789`, rune(params[at.From]))
 }
 
 // deliver forwards a notifications/progress to the caller that requested it. After the end of the call there is none.

@@ -92,7 +92,7 @@ func (f NATSFlags) Resolve() (Target, error) {
 			return Target{}, UsageError{Err: err}
 		}
 	}
-	if err := checkInboxPrefix(t.base.InboxPrefix); err != nil {
+	if err := checkInboxPrefix(t.base.InboxPrefix, f.Prefix); err != nil {
 		return Target{}, UsageError{Err: err}
 	}
 	for _, s := range t.Servers {
@@ -306,7 +306,7 @@ func (f NATSFlags) credentials() ([]nats.Option, error) {
 		opts = append(opts, nats.RootCAs(f.TLSCA))
 	}
 	if f.InboxPrefix != "" {
-		if err := checkInboxPrefix(f.InboxPrefix); err != nil {
+		if err := checkInboxPrefix(f.InboxPrefix, f.Prefix); err != nil {
 			return nil, UsageError{Err: err}
 		}
 		opts = append(opts, nats.CustomInboxPrefix(f.InboxPrefix))
@@ -315,8 +315,9 @@ func (f NATSFlags) credentials() ([]nats.Option, error) {
 }
 
 // checkInboxPrefix checks that an inbox prefix consists of subject tokens without wildcards. It contains the name of a user,
-// and is often put together by a script: with "*" in it a program would receive the answers of others.
-func checkInboxPrefix(prefix string) error {
+// and is often put together by a script: with "*" in it a program would receive the answers of others. Below the mesh's prefix it would
+// get no answers: extensions do not send there.
+func checkInboxPrefix(prefix, mesh string) error {
 	if prefix == "" {
 		return nil
 	}
@@ -324,6 +325,9 @@ func checkInboxPrefix(prefix string) error {
 		if token == "" || strings.ContainsFunc(token, func(r rune) bool { return r == '*' || r == '>' || unicode.IsSpace(r) || unicode.IsControl(r) }) {
 			return fmt.Errorf("inbox prefix %q: want tokens joined by dots, without *, > and spaces, such as _INBOX.agent", prefix)
 		}
+	}
+	if mesh != "" && strings.HasPrefix(prefix+".", mesh+".") {
+		return fmt.Errorf("inbox prefix %q: subjects below %s belong to the mesh, which sends no answers there; use _INBOX.agent, for example", prefix, mesh)
 	}
 	if strings.HasPrefix(prefix, "$") {
 		return fmt.Errorf("inbox prefix %q: subjects that begin with $ belong to NATS; use _INBOX.agent, for example", prefix)

@@ -322,9 +322,9 @@ func TestInboxPrefix(t *testing.T) {
 	for prefix, ok := range map[string]bool{
 		"_INBOX": true, "_INBOX.agent": true, "_INBOX.bridge-0": true, "inbox": true,
 		"_INBOX.*": false, "_INBOX.>": false, "_INBOX.a b": false, "_INBOX.": false, ".agent": false, "_INBOX..a": false,
-		"_INBOX.a*": false, "_INBOX.a\tb": false, "_INBOX.\u00a0": false, "$SYS.x": false,
+		"_INBOX.a*": false, "_INBOX.a\tb": false, "_INBOX.\u00a0": false, "$SYS.x": false, "ext": false, "ext.me": false, "external": true,
 	} {
-		if _, err := (NATSFlags{Server: "nats://h:1", InboxPrefix: prefix}).Resolve(); (err == nil) != ok {
+		if _, err := (NATSFlags{Server: "nats://h:1", InboxPrefix: prefix, Prefix: "ext"}).Resolve(); (err == nil) != ok {
 			t.Errorf("--inbox-prefix %q: %v", prefix, err)
 		}
 		text, err := json.Marshal(map[string]string{"url": "nats://h:1", "inbox_prefix": prefix})
@@ -333,7 +333,7 @@ func TestInboxPrefix(t *testing.T) {
 		}
 		file := filepath.Join(dir, "context.json")
 		writeFile(t, file, string(text))
-		got, err := NATSFlags{Context: file}.Resolve()
+		got, err := NATSFlags{Context: file, Prefix: "ext"}.Resolve()
 		if (err == nil) != ok {
 			t.Errorf("a context with the inbox prefix %q: %v", prefix, err)
 		}

@@ -41,12 +41,9 @@ var errFenced = errors.New("fenced: another registry leads")
 // errNoBucket means that the bucket was deleted, as opposed to having no leader for a moment.
 var errNoBucket = errors.New("the bucket was deleted")
 
-// codeWrongSequence and codeWrongSequenceR3 are the server's error codes for an expected revision that does not
-// match.
-const (
-	codeWrongSequence   = 10071
-	codeWrongSequenceR3 = 10164
-)
+// codeWrongSequence is the server's error code for an expected revision that does not match. 10164 is another one: an earlier write with
+// the same condition, perhaps this registry's own, is not stored yet.
+const codeWrongSequence = 10071
 
 // commit publishes writes as one atomic batch (ADR-50): all of them are stored, in order, or none. The batch is
 // refused with errFenced unless epoch is still the last revision of the epoch key. The condition on the first message
@@ -121,7 +118,7 @@ func (b *bucket) batchRequest(ctx context.Context, m *nats.Msg) (seq uint64, err
 
 func wrongSequence(err error) bool {
 	var api *jetstream.APIError
-	return errors.As(err, &api) && (api.ErrorCode == codeWrongSequence || api.ErrorCode == codeWrongSequenceR3)
+	return errors.As(err, &api) && api.ErrorCode == codeWrongSequence
 }
 
 // ttlHeader formats a TTL as the server expects it, in whole seconds.

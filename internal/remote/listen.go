@@ -30,14 +30,17 @@ func (c *Conn) listen(ctx context.Context, s *session) {
 	}
 	in := newEventReader(http.NoBody, c.at.max)
 	defer in.close()
-	gap := false    // before this stream, in which the server could send nothing
+	gap := false    // before this stream, in which the server's messages may have been lost
 	opened := false // there was a stream
+	// A stream that is resumed stays silent with some servers, so it is requested anew. Only a server that refuses that gets the id of the
+	// last event, and the next time not.
+	last := ""
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		began, received := time.Now(), false
-		body, err := c.at.stream(ctx, s, in.id)
+		body, err := c.at.stream(ctx, s, last)
 		switch {
 		case err == nil:
-			if gap && in.id == "" { // the server does not repeat what it sent in between
+			if gap {
 				c.notifier.notification(listChanged, nil)
 				if c.gap != nil {
 					c.gap()
@@ -49,8 +52,10 @@ func (c *Conn) listen(ctx context.Context, s *session) {
 			in.close() // after an event that is too long it is open; the server would refuse another one
 		case !opened && (err == errNoStream || err == errLost): // servers without a stream also answer 404 or 400
 			return
-		case err == errNoStream: // the server may not have the last event any more
-			in.id = ""
+		case err == errNoStream && last == "":
+			last = in.id
+		case err == errNoStream: // the server may not have the event any more
+			last = ""
 		case err == errLost:
 			_, err = c.reopen(ctx, s)
 		}

@@ -100,7 +100,7 @@ func (c *Conn) refused(pc *pendingCall, s *session, resp *http.Response) error {
 		return &lostError{c.at.refusedError(pc, r)}
 	}
 	id := string(r.env.ID)
-	if r.env.Error != nil && !refusesCredentials(r.status) && (id != "" && id != "null" || !refusesCaller(r.status)) {
+	if r.env.Error != nil && !refusesCredentials(r.status) && (id != "" && id != "null" || !refusesUnread(r.status)) {
 		if answered, _ := c.message(r.raw, pc, s); answered {
 			return nil
 		}
@@ -113,9 +113,9 @@ func refusesCredentials(code int) bool {
 	return code == http.StatusUnauthorized || code == http.StatusProxyAuthRequired
 }
 
-// refusesCaller reports whether a status refuses the caller's credentials or rate, rather than the request.
-func refusesCaller(code int) bool {
-	return refusesCredentials(code) || code == http.StatusForbidden || code == http.StatusTooManyRequests
+// refusesUnread reports whether a status refuses the caller's credentials or rate, or the size of the request, before it was read.
+func refusesUnread(code int) bool {
+	return refusesCredentials(code) || code == http.StatusForbidden || code == http.StatusTooManyRequests || code == http.StatusRequestEntityTooLarge
 }
 
 // rateLimitPause is when a call that was refused with 429 may be repeated if the server does not state it: callers repeat a call at
