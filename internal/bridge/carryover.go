@@ -64,10 +64,10 @@ func (pl *planner) carryOver(p *plan, old plan) {
 }
 
 // keepFiles keeps the workloads of the old plan of which only a file to which their manifest refers is missing now: another program may be
-// replacing it.
+// replacing it. Changed settings take effect with the first reload that finds the file.
 func (pl *planner) keepFiles(p *plan, old plan) {
 	for i, v := range p.workloads {
-		if v.files == nil || v.files.absent == nil {
+		if v.files == nil || v.files.absent == nil || v.gated != "" {
 			continue
 		}
 		had := slices.IndexFunc(old.workloads, func(w *workload) bool {

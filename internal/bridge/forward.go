@@ -77,8 +77,10 @@ func (f *forwarder) HandleAsync(r *rpc.Request, x *jsonrpc.Exchange) {
 	if f.passthrough && r.Agent != "" && strings.HasPrefix(r.Method, "tools/") && r.Method != "tools/list" {
 		r.Params = wire.WithContext(r.Method, string(hs.dialect), r.Params, r.Agent, r.Session)
 	}
-	if r.Traceparent != "" && hs.dialect == manifest.MCP && (r.Method == "tools/call" || passedThrough(r.Method)) {
-		r.Params = wire.WithTrace(r.Params, r.Traceparent)
+	if hs.dialect == manifest.MCP && (r.Method == "tools/call" || passedThrough(r.Method)) {
+		if r.Params = withMeta(r.Params); r.Traceparent != "" {
+			r.Params = wire.WithTrace(r.Params, r.Traceparent)
+		}
 	}
 	switch method := r.Method; {
 	case method == "initialize" && hs.dialect == manifest.MCP && isMCPClient(r.Params):

@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"bytes"
+	"encoding/json"
 	"strconv"
 	"sync"
 
@@ -22,17 +23,26 @@ type progressRequest struct {
 	to    serve.ProgressSink
 }
 
+// withMeta returns the params of an MCP request with a _meta that is an object, if there is one: some programs write null for a member
+// that they have not set, and some servers drop such a request without an answer.
+func withMeta(params json.RawMessage) json.RawMessage {
+	if !bytes.Contains(params, []byte("_meta")) { // few requests have one
+		return params
+	}
+	if meta, ok := jsonrpc.Member(params, "_meta"); ok && params[meta.From] != '{' {
+		return jsonrpc.Splice(params, meta, []byte("{}"))
+	}
+	return params
+}
+
 // register replaces the progress token in params, if there is one. The caller calls done when the call has ended.
 func (p *progress) register(params []byte, sink jsonrpc.Sink) (_ []byte, done func()) {
-	if !bytes.Contains(params, []byte("_meta")) && bytes.IndexByte(params, '\\') < 0 { // few calls have one
+	if !bytes.Contains(params, []byte("progressToken")) && bytes.IndexByte(params, '\\') < 0 { // few calls have one
 		return params, nil
 	}
 	meta, ok := jsonrpc.Member(params, "_meta")
-	switch {
-	case !ok:
+	if !ok {
 		return params, nil
-	case params[meta.From] != '{': // null for a member that is not set; some servers drop such a request without an answer
-		return jsonrpc.Splice(params, meta, []byte("{}")), nil
 	}
 	at, ok := jsonrpc.Member(meta.In(params), "progressToken")
 	if !ok {

@@ -58,6 +58,7 @@ type Target struct {
 	base    nats.Options
 	upURL   string // with its password, if this is a running `extctl up`
 	context string // the file of the nats CLI's context, if one is used
+	prefix  string // of the mesh
 }
 
 // Addr returns the servers' addresses without passwords and tokens, for messages.
@@ -92,7 +93,8 @@ func (f NATSFlags) Resolve() (Target, error) {
 			return Target{}, UsageError{Err: err}
 		}
 	}
-	if err := checkInboxPrefix(t.base.InboxPrefix, f.Prefix); err != nil {
+	t.prefix = f.Prefix
+	if err := checkInboxPrefix(t.base.InboxPrefix, t.prefix); err != nil {
 		return Target{}, UsageError{Err: err}
 	}
 	for _, s := range t.Servers {
@@ -377,7 +379,7 @@ func StoreDir(dir string) string {
 // As returns the same servers with the credentials of a context of the nats CLI, which is given by name or absolute path.
 // The TLS settings of t apply unless the context has some.
 func (t Target) As(context string) (Target, error) {
-	as, err := NATSFlags{Context: context}.Resolve()
+	as, err := NATSFlags{Context: context, Prefix: t.prefix}.Resolve()
 	if err != nil {
 		return Target{}, err
 	}

@@ -2,11 +2,15 @@ package mcp
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
+	"errors"
 	"regexp"
 	"regexp/syntax"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode"
 )
 
 // ForeignPattern returns a pattern of a JSON schema that JavaScript does not compile. Clients written in it compile the schemas of all
@@ -54,39 +58,86 @@ func foreignPattern(v any) (pattern string, found bool) {
 
 var (
 	quantifier = regexp.MustCompile(`^\{\d+(?:,\d*)?\}`)
-	group      = regexp.MustCompile(`^\(\?(?:[:=!]|<[=!]|<[A-Za-z_$][\w$]*>)`)
-	escape     = regexp.MustCompile(`^\\(?:[\^$\\.*+?()\[\]{}|/dDwWsSbBfnrtv\d]|c[A-Za-z]|x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|u\{[0-9A-Fa-f]+\}|k<|[pP]\{(?:[A-Z][a-z]?|\w+=\w+|ASCII|Alphabetic|Any|Emoji\w*|Letter|Number|Uppercase|Lowercase|White_Space)\})`)
-	beyondGo   = regexp.MustCompile(`\(\?<?[=!]|\\[1-9kucpP]`)
+	around     = regexp.MustCompile(`^\(\?<?[=!]`)
+	name       = regexp.MustCompile(`^\(\?<([A-Za-z_$][\w$]*)>`)
+	escape     = regexp.MustCompile(`^\\(?:[\^$\\.*+?()\[\]{}|/dDwWsSbBfnrtv0]|x[0-9A-Fa-f]{2})`) // that Go has, too
+	other      = regexp.MustCompile(`^\\(?:c[A-Za-z]|u[0-9A-Fa-f]{4}|u\{[0-9A-Fa-f]+\}|[pP]\{([A-Za-z0-9_=]+)\}|k<([^>]*)>|([1-9]\d*))`)
 )
 
-// isJavaScript reports whether JavaScript compiles a pattern. The rules that are common to all languages are those of Go, as far as Go has
-// the pattern's features.
+// isJavaScript reports whether JavaScript compiles a pattern. What Go does not have is replaced by something like it; the rules that are
+// common to all languages are those of Go.
 func isJavaScript(p string) bool {
-	if _, err := syntax.Parse(p, syntax.Perl); err != nil && !beyondGo.MatchString(p) {
-		return false
-	}
-	class := false
+	var out strings.Builder
+	groups, highest, class := 0, 0, false
+	names, refers := map[string]bool{}, map[string]bool{}
 	for len(p) > 0 {
-		n := 1
+		n, as := 1, "" // how many bytes are read; what stands for them in Go
 		switch {
 		case class && strings.HasPrefix(p, `\-`):
 			n = 2
+		case class && strings.HasPrefix(p, `\b`):
+			n, as = 2, "a"
+		case escape.MatchString(p):
+			n = len(escape.FindString(p))
 		case p[0] == '\\':
-			if n = len(escape.FindString(p)); n == 0 {
+			m := other.FindStringSubmatch(p)
+			if m == nil || m[1] != "" && !isProperty(m[1]) || class && m[2]+m[3] != "" || m[0] == `\k<>` {
 				return false
 			}
+			if m[2] != "" {
+				refers[m[2]] = true
+			}
+			number, _ := strconv.Atoi(m[3])
+			n, as, highest = len(m[0]), "a", max(highest, number)
 		case class:
 			class = p[0] != ']'
 		case p[0] == '[':
 			class = true
-		case p[0] == '{':
+		case strings.Contains("{}]", p[:1]):
 			if n = len(quantifier.FindString(p)); n == 0 {
 				return false
 			}
-		case p[0] == '}', p[0] == ']', strings.HasPrefix(p, "(?") && !group.MatchString(p):
-			return false
+		case around.MatchString(p):
+			n, as = len(around.FindString(p)), "(?:"
+		case strings.HasPrefix(p, "(?:"):
+			n = 3
+		case strings.HasPrefix(p, "(?"):
+			m := name.FindStringSubmatch(p)
+			if m == nil {
+				return false
+			}
+			groups++
+			names[m[1]] = true
+			n, as = len(m[0]), "("
+		case p[0] == '(':
+			groups++
 		}
+		out.WriteString(cmp.Or(as, p[:n]))
 		p = p[n:]
 	}
-	return true
+	for name := range refers {
+		if !names[name] {
+			return false
+		}
+	}
+	_, err := syntax.Parse(out.String(), syntax.Perl)
+	if e, ok := errors.AsType[*syntax.Error](err); ok && (e.Code == syntax.ErrInvalidRepeatSize || e.Code == syntax.ErrLarge || e.Code == syntax.ErrNestingDepth) {
+		err = nil // limits of Go
+	}
+	return err == nil && highest <= groups
+}
+
+// isProperty reports whether \p{name} exists.
+func isProperty(name string) bool {
+	key, value, ok := strings.Cut(name, "=")
+	_, category := unicode.Categories[cmp.Or(value, key)]
+	_, alias := unicode.CategoryAliases[cmp.Or(value, key)]
+	_, script := unicode.Scripts[value]
+	switch {
+	case !ok:
+		return category || alias || strings.HasPrefix(name, "Emoji") || slices.Contains([]string{"ASCII", "Alphabetic", "Any", "Uppercase", "Lowercase", "White_Space"}, name)
+	case key == "General_Category" || key == "gc":
+		return category || alias
+	}
+	return script && slices.Contains([]string{"Script", "sc", "Script_Extensions", "scx"}, key)
 }

@@ -31,14 +31,14 @@ type Config struct {
 	// OnNotification is called for each notification of the server, one at a time; it must not block, and params is
 	// only valid during the call. After a session was opened again it is called with notifications/tools/list_changed
 	// and no params, since the server's version may have changed. The same happens after the stream of the server's
-	// messages was interrupted, if the server cannot send again what was missed.
+	// messages was interrupted.
 	OnNotification func(method string, params []byte)
 
 	// OnReopened is called before that, and before a call uses the new session, with the result of the initialize that
 	// opened it: the server's name, version and capabilities may have changed. It must not block.
 	OnReopened func(result json.RawMessage)
 
-	// OnGap is called when the stream of the server's messages was interrupted and the server does not repeat what it sent then.
+	// OnGap is called when the stream of the server's messages was interrupted: what it sent then may be lost.
 	OnGap func()
 
 	Logger *slog.Logger // nil discards

@@ -46,7 +46,7 @@ func (c *Conn) listen(ctx context.Context, s *session) {
 					c.gap()
 				}
 			}
-			opened = true
+			opened, last = true, ""
 			in.reset(body)
 			received, err = c.receive(in, nil, s)
 			in.close() // after an event that is too long it is open; the server would refuse another one

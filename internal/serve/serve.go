@@ -186,10 +186,13 @@ func (s *service) drain() error {
 	defer cancel()
 	svc := s.retire()
 	err := svc.stop()
-	_ = s.flush(ctx, time.Second) // of a server that does not answer for so long, late calls are lost
+	defer svc.forget()                                                 // in any case
+	handled := s.flush(ctx, time.Second) == nil || !s.nc.IsConnected() // without a connection nothing more arrives
 	select {
 	case <-s.inst.pub.takenUp():
-		svc.forget()
+		if handled {
+			svc.forget()
+		}
 	case <-time.After(takenUpTimeout): // another subscription of the connection is busy; the service's own never block
 	case <-ctx.Done():
 	}

@@ -172,3 +172,23 @@ func BenchmarkSchemaCheck(b *testing.B) {
 		}
 	}
 }
+
+func TestFault(t *testing.T) {
+	many := make([]string, 0, 5000)
+	for i := range cap(many) {
+		many = append(many, fmt.Sprintf(`"a%d":{"minimum":1e999999}`, i))
+	}
+	for schema, faulty := range map[string]bool{
+		`{"type":"object"}`: false, `{"required":true}`: true, `{"properties":{"a":{"type":"any"}}}`: true, `{"$ref":"#/$defs/a"}`: true,
+		`{"pattern":"(?!a)","patternProperties":{"(?<=a)":{}}}`: false, `{"$schema":"http://json-schema.org/draft-07/schema#","pattern":"(?i)","format":"regex"}`: false,
+		`{"$schema":"https://example.com/x"}`: false, `{"$dynamicRef":"#a"}`: false, `{"properties":{` + strings.Join(many, ",") + `}}`: false, `[`: true,
+	} {
+		began := time.Now()
+		if err := Fault([]byte(schema)); (err != nil) != faulty {
+			t.Errorf("%.100s: %v", schema, err)
+		}
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("%.100s: %v", schema, took)
+		}
+	}
+}

@@ -86,6 +86,25 @@ func digits(n json.Number) int {
 	return len(mantissa) + max(shift, -shift)
 }
 
+// isBounded reports whether a schema can be compiled in bounded memory. schemas counts its parts.
+func isBounded(v any, depth int, schemas *int) bool {
+	ok := depth <= maxSchemaDepth
+	switch v := v.(type) {
+	case json.Number:
+		ok = ok && digits(v) <= maxExponent
+	case []any:
+		for _, e := range v {
+			ok = ok && isBounded(e, depth+1, schemas)
+		}
+	case map[string]any:
+		*schemas++
+		for _, e := range v {
+			ok = ok && isBounded(e, depth+1, schemas)
+		}
+	}
+	return ok && *schemas <= maxSubschemas
+}
+
 // measureSchema determines the size of a schema. It fails if the cost cannot be limited: if a reference is not a pointer
 // into the document, or if a part of the schema has its own base for pointers.
 func measureSchema(doc any) (schemaSize, error) {
