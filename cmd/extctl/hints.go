@@ -93,6 +93,9 @@ func explainConnect(t daemon.Target, err error) error {
 			break
 		}
 	}
+	if f.hint == hintNoServer && t.Source == "NATS_URL" && len(t.NotUsed) > 0 {
+		f.hint = "NATS_URL is the address of another server; unset it to use " + t.NotUsed[0]
+	}
 	return f
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/clients"
+	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/natsd/storelock"
 	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/words"
 )
@@ -168,6 +171,10 @@ func importSources(ctx context.Context, a *app, e clients.Env, args []string) (s
 			}
 			sources = append(sources, found...)
 		default:
+			if _, err := os.Lstat(arg); err != nil && !strings.ContainsAny(arg, `./\`) {
+				_, err := findClient(arg)
+				return nil, nil, err
+			}
 			sources = append(sources, e.Source(arg))
 		}
 	}
@@ -211,10 +218,18 @@ func printImport(a *app, e clients.Env, out importJSON, root string) {
 		fmt.Fprintln(a.stdout, terminal.Clean(fmt.Sprintf("- %s: %s; + %s", e.Short(r.Path), strings.Join(r.Removed, ", "), r.Added)))
 	}
 	fmt.Fprintf(a.stdout, "%d of %s imported\n", imported, words.Plural(len(out.Servers), "server"))
-	if !out.DryRun && len(out.Files)+len(out.Replaced) > 0 {
-		a.note("start them: extctl up %s", terminal.ShellWord(e.Short(root)))
-		a.note("undo: extctl import --undo")
+	if out.DryRun || len(out.Files)+len(out.Replaced) == 0 {
+		return
 	}
+	if len(out.Files) > 0 {
+		dir := terminal.ShellWord(e.Short(root))
+		if _, running := storelock.Running(daemon.StoreDir("")); running {
+			a.note("start them, unless extctl up runs %s already: extctl up --join %[1]s", dir)
+		} else {
+			a.note("start them: extctl up %s", dir)
+		}
+	}
+	a.note("undo: extctl import --undo")
 }
 
 func undoImport(ctx context.Context, a *app, args []string) error {

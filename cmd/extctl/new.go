@@ -144,14 +144,14 @@ func adviseNew(w io.Writer, p scaffold.Project, dir string) {
 	}
 	fmt.Fprintln(w)
 	if p.Transport == "nats" {
-		fmt.Fprintf(w, "Add its module:   cd %s && go work init . PATH  # PATH: a checkout of extmesh\n", dir)
+		fmt.Fprintf(w, "Add its module, where PATH is a checkout of extmesh:\n                  (cd %s && go work init . PATH)\n", dir)
 	}
-	fmt.Fprintf(w, "Run its test:     cd %s && %s\n", dir, p.Test)
+	fmt.Fprintf(w, "Run its test:     (cd %s && %s)\n", dir, p.Test)
 	switch p.Transport {
 	case "http":
-		fmt.Fprintf(w, "Start it:         cd %s && %s\n", dir, p.Start)
+		fmt.Fprintf(w, "Start it:         (cd %s && %s)\n", dir, p.Start)
 	case "nats":
-		fmt.Fprintf(w, "Start it:         cd %s && NATS_URL=$(extctl url) %s\n", dir, p.Start)
+		fmt.Fprintf(w, "Start it:         (cd %s && NATS_URL=$(extctl url) %s)\n", dir, p.Start)
 	default:
 		fmt.Fprintf(w, "Check it:         extctl doctor --runtime %s\n", dir)
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -248,12 +249,21 @@ func (p *progress) explainEmpty() {
 		p.printf("This host runs no extensions: extensions.yaml disables them, or has no search_paths.")
 		return
 	}
-	p.printf("There are no extensions in %s yet. Make one:\n", terminal.Clean(strings.Join(paths, ", ")))
-	p.printf("    extctl new hello --lang python --dir %s", terminal.ShellWord(filepath.Clean(paths[0])))
+	dirs := make([]string, len(paths)) // absolute: the commands are for another terminal
+	for i, path := range paths {
+		dirs[i] = path
+		if dir, err := filepath.Abs(path); err == nil {
+			dirs[i] = dir
+		}
+	}
+	p.printf("There are no extensions in %s yet. Make one:\n", terminal.Clean(strings.Join(dirs, ", ")))
+	p.printf("    extctl new hello --lang python --dir %s", terminal.ShellWord(dirs[0]))
 	if w := p.bridge.Settings.Watch; w.Enabled && w.Reload {
 		p.printf("\nIt starts as soon as it is there.")
 	}
-	p.printf("If there is one already: extctl discover %s prints why it is not used.", terminal.ShellWord(filepath.Clean(paths[0])))
+	if _, err := os.Stat(dirs[0]); err == nil {
+		p.printf("If there is one already: extctl discover %s prints why it is not used.", terminal.ShellWord(dirs[0]))
+	}
 }
 
 func (p *progress) summaryJSON() error {

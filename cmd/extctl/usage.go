@@ -45,9 +45,15 @@ func flagFailure(cmd *cobra.Command, line []string, err error) error {
 	if strings.HasPrefix(err.Error(), "flag needs an argument") { // the flag exists, its value is missing
 		return f
 	}
-	if near := nearest.Words(unknown.GetSpecifiedName(), known); len(near) > 0 {
+	name := unknown.GetSpecifiedName()
+	near := nearest.Words(name, known)
+	takesArguments := slices.Contains([]string{"call", "bench"}, cmd.Name()) && strings.HasPrefix(err.Error(), "unknown flag: --")
+	if takesArguments { // text is no attempt at --context
+		near = slices.DeleteFunc(near, func(flag string) bool { return nearest.Distance(name, flag, 3) == 3 })
+	}
+	if len(near) > 0 {
 		f.hint = "did you mean --" + strings.Join(near, " or --") + "?"
-	} else if slices.Contains([]string{"call", "bench"}, cmd.Name()) && strings.HasPrefix(err.Error(), "unknown flag: --") {
+	} else if takesArguments {
 		f.hint = "a tool's arguments are written without dashes: " + withoutDashes(cmd, line)
 	}
 	return f
