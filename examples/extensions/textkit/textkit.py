@@ -57,29 +57,32 @@ def handle(method, params):
 writing = threading.Lock()  # one response at a time
 
 
-def answer(message):
-    line = json.dumps(message)  # ASCII with escapes: no line breaks, no encoding errors
+def encode(request, **answer):
+    # ASCII with escapes: no line breaks, no encoding errors.
+    return json.dumps({"jsonrpc": "2.0", "id": request["id"], **answer}, allow_nan=False)
+
+
+def call(request):
+    try:
+        line = encode(request, result=handle(request["method"], request.get("params")))
+    except ToolError as e:
+        line = encode(request, error={"code": e.args[0], "message": e.args[1]})
+    except Exception as e:  # every request gets a response, also one whose result cannot be encoded
+        line = encode(request, error={"code": -32603, "message": f"{type(e).__name__}: {e}"})
     with writing:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
 
 
-def call(request):
-    reply = {"jsonrpc": "2.0", "id": request["id"]}
-    try:
-        reply["result"] = handle(request["method"], request.get("params"))
-    except ToolError as e:
-        reply["error"] = {"code": e.args[0], "message": e.args[1]}
-    except Exception as e:  # every request gets a response
-        reply["error"] = {"code": -32603, "message": f"{type(e).__name__}: {e}"}
-    answer(reply)
+def integer(digits):
+    return int(digits) if len(digits) < 4300 else float(digits)  # int refuses longer ones
 
 
 def main():
     with ThreadPoolExecutor(256) as pool:  # as many calls as a bridge sends; leaving the block waits for those that run
         for line in sys.stdin.buffer:
             try:
-                message = json.loads(line)
+                message = json.loads(line, parse_int=integer)
             except ValueError:
                 continue  # the empty line before the end of stdin, or not JSON
             if not isinstance(message, dict) or not isinstance(message.get("method"), str):

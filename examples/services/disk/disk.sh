@@ -129,6 +129,8 @@ trap stop TERM INT
 # Below, only backquotes are used: bash 5.2 may run a trap while it parses $(…), and then both fail ("unexpected EOF while
 # looking for matching `)'"). Functions called inside backquotes have no traps and may use $(…).
 
+trap '' PIPE # a write to a connection that has ended fails; the next read finds its end
+
 # connection serves calls until the connection ends.
 connection() {
 	local line part words body text status

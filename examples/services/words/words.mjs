@@ -73,6 +73,7 @@ const nc = await connect({
   name: id,
   inboxPrefix: flags["inbox-prefix"],
   maxReconnectAttempts: -1,
+  ignoreAuthErrorAbort: true, // a password may be changed while it runs
   waitOnFirstConnect: true,
 });
 
@@ -105,7 +106,10 @@ async function handleRequest(err, m) {
     try {
       aborter.signal.throwIfAborted();
       const result = await stopped(aborter.signal, handle(request.method, request.params, aborter.signal));
-      m.respond(JSON.stringify({ jsonrpc: "2.0", id: requestID, result }));
+      const text = JSON.stringify({ jsonrpc: "2.0", id: requestID, result });
+      const [size, limit] = [Buffer.byteLength(text), nc.info.max_payload];
+      if (size > limit) throw ours(-32006, "the result does not fit into a message", { kind: "too_large", ran: "maybe", size, limit });
+      m.respond(text);
     } finally {
       clearTimeout(timer);
       running.delete(key);
@@ -203,7 +207,7 @@ const serving = [
   nc.subscribe(`${SP}.${id}.rpc.${instance}`, { callback: handleRequest }),
 ];
 nc.subscribe(`${SP}.${id}.cancel`, { callback: cancel });
-nc.subscribe(`${P}.registry.request`, { callback: (err) => err || announce() });
+const requested = nc.subscribe(`${P}.registry.request`, { callback: (err) => err || announce() });
 await nc.flush(); // announce only after the server has processed the subscriptions
 announce();
 
@@ -228,8 +232,9 @@ async function stop() {
   }, 30_000); // longer than that nobody waits for a service that stops
   while (running.size > 0) await new Promise((resolve) => setTimeout(resolve, 5));
   clearTimeout(late);
+  requested.unsubscribe(); // an announcement after the notice would restore the instance
   publish("shutdown", { id, instance, reason: "shutdown" });
-  await nc.flush();
+  await nc.flush().catch(() => {}); // while NATS is away
   await nc.close();
 }
 process.once("SIGTERM", stop);
