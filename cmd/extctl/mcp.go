@@ -20,6 +20,7 @@ import (
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/door"
+	"github.com/extmesh/extmesh/internal/memlimit"
 	"github.com/extmesh/extmesh/internal/natsconn"
 	"github.com/extmesh/extmesh/internal/natsd/storelock"
 	"github.com/extmesh/extmesh/internal/pause"
@@ -131,6 +132,7 @@ func runMCP(ctx context.Context, a *app, o mcpOptions) error {
 		return usage("--admin needs --http")
 	}
 	daemon.HeapFloor(heapFloor)
+	memlimit.Obey()
 	// The calls in flight complete after ctx has ended.
 	whole, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var background sync.WaitGroup

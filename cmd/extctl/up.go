@@ -21,6 +21,7 @@ import (
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/gate"
 	"github.com/extmesh/extmesh/internal/localmesh"
+	"github.com/extmesh/extmesh/internal/memlimit"
 	"github.com/extmesh/extmesh/internal/natsd"
 	"github.com/extmesh/extmesh/internal/natsd/storelock"
 	"github.com/extmesh/extmesh/internal/terminal"
@@ -101,6 +102,7 @@ func runUp(ctx context.Context, a *app, o upOptions) error {
 	}
 	defer m.mcp.close()
 	daemon.HeapFloor(heapFloor)
+	memlimit.Obey()
 	var stopWatchdog func()
 	m.bridge.Watchdog, stopWatchdog = bridge.StartWatchdog(m.logger) // starts while NATS starts
 	defer stopWatchdog()

@@ -32,6 +32,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/memlimit"
 	"github.com/extmesh/extmesh/internal/natsconn"
 	"github.com/extmesh/extmesh/internal/wire"
 )
@@ -62,6 +63,7 @@ type Process struct {
 // Main runs p with the process's arguments until SIGINT, SIGTERM or SIGHUP, and returns the exit code.
 func Main(p Program) int {
 	SurviveClosedOutput()
+	memlimit.Obey()
 	ctx, stop := Signals(context.Background())
 	defer stop()
 	return p.Execute(ctx, os.Args[1:], os.Stdout, os.Stderr)

@@ -160,8 +160,10 @@ func appendEvent(dst []byte, id string, message []byte) []byte {
 const (
 	maxEvents     = 256
 	maxEventBytes = 1 << 20
-	maxRemembered = 256 << 20 // bytes, of all streams of answers together
 )
+
+// maxRemembered is how many bytes all streams of answers together remember.
+var maxRemembered = memoryShare()
 
 // stream is a sequence of events that remembers the last of them, so that a client whose connection broke can receive
 // what it has missed.

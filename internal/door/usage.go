@@ -6,14 +6,27 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/extmesh/extmesh/internal/memlimit"
 )
 
 // The limits of one client, or of all that have authenticated with one token.
 const (
 	burstOf        = 4 // seconds of the rate that may come at once
 	maxUserStreams = 1000
-	maxUnread      = 256 << 20 // bytes of answers and events that are being written: over it, no more can be requested
 )
+
+// maxUnread is how many bytes of answers and events can be being written: over it, no more can be requested.
+var maxUnread = memoryShare()
+
+// memoryShare is 256 MiB, or an eighth of the process's memory limit if that is less.
+func memoryShare() int64 {
+	const most = 256 << 20
+	if limit := memlimit.Bytes(); limit > 0 {
+		return min(most, limit/8)
+	}
+	return most
+}
 
 // usage is what one client, or all clients with one token, use of the Door.
 type usage struct {

@@ -21,6 +21,14 @@ func Bytes() int64 {
 	return limit
 }
 
+// Obey makes the garbage collector keep this process below nine tenths of its control group's limit, unless GOMEMLIMIT is set: otherwise the
+// heap doubles between two collections, and the system ends the process before.
+func Obey() {
+	if limit := Bytes(); limit > 0 && os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(limit / 10 * 9)
+	}
+}
+
 // cgroupLimit returns the lowest limit of the control groups listed in the file own and of their ancestors. In a container
 // with cgroup v1 the listed path may be the host's; then only the root exists, and it has the container's limit.
 func cgroupLimit(root, own string) int64 {
