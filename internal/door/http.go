@@ -281,7 +281,6 @@ func (x *exchange) readBody() ([]byte, *fault) {
 	var err error
 	if x.r.ContentLength > limit {
 		if x.r.Header.Get("Expect") == "" { // otherwise it would be told to send the body
-			_ = http.NewResponseController(x.w).SetReadDeadline(time.Now().Add(time.Second))
 			body, _ = io.ReadAll(io.LimitReader(x.r.Body, jsonrpc.IDWithin))
 		}
 		return body, x.tooLarge()
@@ -303,7 +302,15 @@ func (x *exchange) readBody() ([]byte, *fault) {
 	return bytes.TrimSpace(body), nil
 }
 
+// maxDiscarded is how much of a body that is too large is read all the same.
+const maxDiscarded = 16 << 20
+
+// tooLarge reads the rest of the body, unless that is very much: a proxy or a client that is still writing when the connection is closed
+// loses the answer.
 func (x *exchange) tooLarge() *fault {
+	if x.r.Header.Get("Expect") == "" && x.r.ContentLength <= maxDiscarded {
+		_, _ = io.CopyN(io.Discard, x.r.Body, maxDiscarded)
+	}
 	x.w.Header().Set("Connection", "close")
 	return &fault{status: http.StatusRequestEntityTooLarge, text: "the body is larger than " + bytesText(x.h.opt.MaxBody) + ": send less at once"}
 }
