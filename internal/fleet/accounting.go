@@ -7,14 +7,13 @@ import (
 // store contains the extensions, and counts the memory that they take.
 type store struct {
 	exts              map[string]*extension
-	owners            map[string]string                   // by rpc subject: the id that owns it
 	instancesByBridge map[string]map[instanceKey]struct{} // by bridge, reported or not
 	size              int                                 // bytes stored of announcements, tools and reports
 	room              int                                 // limit of size
 }
 
 func newStore(room int) store {
-	return store{exts: map[string]*extension{}, owners: map[string]string{}, instancesByBridge: map[string]map[instanceKey]struct{}{}, room: room}
+	return store{exts: map[string]*extension{}, instancesByBridge: map[string]map[instanceKey]struct{}{}, room: room}
 }
 
 // The memory of extensions is counted as it changes, because it is limited (see budget.go).
@@ -30,23 +29,6 @@ func (st *store) removeAnnouncement(x *extension, instance string) {
 	if a := x.announcements[instance]; a != nil {
 		delete(x.announcements, instance)
 		st.account(x, -a.size)
-		if !x.serves(a.subject()) {
-			st.disown(x, a)
-		}
-	}
-}
-
-// disown ends that the subject of an announcement belongs to an extension.
-func (st *store) disown(x *extension, a *announced) {
-	if st.owners[a.subject()] == x.id {
-		delete(st.owners, a.subject())
-	}
-}
-
-// disownUnserved is disown for an announcement that was shown, unless the extension still serves its subject.
-func (st *store) disownUnserved(x *extension, before *announced) {
-	if before != nil && !x.serves(before.subject()) {
-		st.disown(x, before)
 	}
 }
 

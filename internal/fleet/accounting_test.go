@@ -75,19 +75,6 @@ func TestAccounting(t *testing.T) {
 	}
 }
 
-// TestOwnersOfOldSubjects: a service that announces one subject after the other owns the last ones only.
-func TestOwnersOfOldSubjects(t *testing.T) {
-	f := testFleet(t)
-	f.Elected(f.at)
-	for n := range 20 {
-		f.announce(wire.Announce{ID: "x", Version: "1.0.0", Instance: "n", SubjectPrefix: fmt.Sprint("p", n)})
-		f.send("heartbeat", "x", `{"id":"x","instance":"n"}`)
-	}
-	if len(f.owners) > 2 {
-		t.Errorf("owned: %v", f.owners)
-	}
-}
-
 // TestForgottenInSpiteOfElections: an extension that is silent is removed after a day, also if its registry becomes the leader
 // again in between.
 func TestForgottenInSpiteOfElections(t *testing.T) {

@@ -103,7 +103,6 @@ func (na *natives) addAnnouncement(x *extension, a *announced) {
 	na.removeAnnouncement(x, a.Instance)
 	x.announcements[strings.Clone(a.Instance)] = a
 	na.account(x, a.size)
-	na.owners[a.subject()] = x.id
 	na.prune(x)
 }
 
@@ -120,10 +119,7 @@ func (na *natives) instanceRestarted(x *extension, instance string) {
 // checkOwner ensures that an rpc subject belongs to one id. Of two, the one with the mesh's own prefix wins, then the
 // lexically first.
 func (f *core) checkOwner(a *announced) error {
-	owner, taken := f.owners[a.subject()]
-	if !taken || owner == a.ID {
-		return nil
-	}
+	owner := a.conflictingID()
 	theirs := f.exts[owner]
 	if theirs == nil || !theirs.serves(a.subject()) {
 		return nil

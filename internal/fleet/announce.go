@@ -135,6 +135,16 @@ type announced struct {
 
 func (a *announced) subject() string { return wire.Prefix(a.SubjectPrefix).RPC(a.ID) }
 
+// conflictingID is the only other id that can have the same subject: an id is one token, or two for a member. So b with the prefix SP.a
+// has the subject of a.b with the prefix SP.
+func (a *announced) conflictingID() string {
+	if _, last, member := strings.Cut(a.ID, "."); member {
+		return last
+	}
+	token := a.SubjectPrefix[strings.LastIndex(a.SubjectPrefix, ".")+1:]
+	return token + "." + a.ID
+}
+
 // rpcSubject is the subject for handshakes and pings of this instance.
 func (a *announced) rpcSubject() string {
 	if a.Instance != "" && slices.Contains(a.Features, wire.FeatureInstance) {

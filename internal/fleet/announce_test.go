@@ -37,3 +37,29 @@ func FuzzParseAnnounce(f *testing.F) {
 		}
 	})
 }
+
+// TestConflictingID: of all announcements with the same subject and another id, conflictingID returns the id.
+func TestConflictingID(t *testing.T) {
+	ids := []string{"a", "b", "a.b", "b.a", "a.a"}
+	var all []*announced
+	for _, sp := range []string{"a", "p", "p.a", "p.b", "a.b", "p.a.b", "a.p.b.a"} {
+		for _, id := range ids {
+			all = append(all, &announced{Announce: wire.Announce{ID: id, SubjectPrefix: sp}})
+		}
+	}
+	pairs := 0
+	for _, a := range all {
+		for _, b := range all {
+			if a.subject() != b.subject() || a.ID == b.ID {
+				continue
+			}
+			pairs++
+			if a.conflictingID() != b.ID {
+				t.Errorf("conflicting id of %s with the prefix %s: %s, want %s", a.ID, a.SubjectPrefix, a.conflictingID(), b.ID)
+			}
+		}
+	}
+	if pairs == 0 {
+		t.Error("no two announcements have the same subject")
+	}
+}

@@ -248,10 +248,8 @@ func (f *Fleet) choose(id string) {
 		return
 	}
 	health, _ := f.mon.Extension(id)
-	before := x.shown
 	changed := f.leads && x.choose(health) // a standby shows the leader's choice
 	if changed {
-		f.disownUnserved(x, before)
 		f.nameTools(x)
 		f.markUrgent(id) // followers should see the state together with the tools
 	}

@@ -16,16 +16,13 @@ func (l *Fleet) checkAccounting() error {
 			return fmt.Errorf("extension %s: %d bytes stored, %d counted", id, x.size(), x.kept)
 		}
 	}
-	for subject, id := range l.owners {
-		if x := l.exts[id]; x == nil || !x.serves(subject) {
-			return fmt.Errorf("the subject %s belongs to %s, which does not serve it", subject, id)
-		}
-	}
+	owners := map[string]string{}
 	for id, x := range l.exts {
 		for _, a := range x.announcements {
-			if owner := l.owners[a.subject()]; owner != id {
-				return fmt.Errorf("the subject %s of %s belongs to %q", a.subject(), id, owner)
+			if owner, taken := owners[a.subject()]; taken && owner != id {
+				return fmt.Errorf("the subject %s belongs to %s and to %s", a.subject(), id, owner)
 			}
+			owners[a.subject()] = id
 		}
 	}
 	for name, b := range l.bridges.byName {

@@ -46,12 +46,6 @@ func (st *store) removeLocation(x *extension, instance string) {
 
 // drop removes x.
 func (st *store) drop(x *extension) {
-	for _, a := range x.announcements {
-		st.disown(x, a)
-	}
-	if x.shown != nil {
-		st.disown(x, x.shown)
-	}
 	for instance := range x.locations {
 		st.removeLocation(x, instance)
 	}

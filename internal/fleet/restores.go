@@ -98,11 +98,9 @@ func (rs *restores) restoreSpec(id string, r Record) *extension {
 		x = newExtension(id, rs.now)
 		x.fromCatalog = true
 	}
-	before := x.shown
 	if !x.restore(r.Value, rs.now) {
 		return nil
 	}
-	rs.disownUnserved(x, before)
 	x.restoredRevision = r.Revision
 	rs.exts[x.id] = x
 	rs.account(x, x.size()-x.kept) // the spec may have replaced a handshake
