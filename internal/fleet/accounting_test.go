@@ -1,9 +1,7 @@
 package fleet
 
 import (
-	"encoding/json"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -94,28 +92,6 @@ func TestForgottenInSpiteOfElections(t *testing.T) {
 		health, _ := f.mon.Extension("x")
 		t.Errorf("after 25 hours: %+v", health)
 	}
-}
-
-// TestLargerLimits: the tools that were cut to the limit of the server are requested again when it is raised.
-func TestLargerLimits(t *testing.T) {
-	f := testFleet(t)
-	f.SetLimits(Limits{Spec: 2000})
-	f.Elected(f.at)
-	up := func() { f.send("heartbeat", "x", `{"id":"x","instance":"n"}`) }
-	f.announce(wire.Announce{ID: "x", Version: "1.0.0", Instance: "n", HandshakeHash: "h"})
-	up()
-	offer := json.RawMessage(`{"tools":[{"name":"a","input_schema":{"description":"` + strings.Repeat("x", 3000) + `"}}]}`)
-	f.HandshakeDone(effectOf[Handshake](t, f), ParseOffer(offer, nil, f.limits.Spec), f.at)
-	f.settle()
-	f.pending = nil
-	up()
-	f.SetLimits(Limits{Spec: 1500})
-	if up(); len(f.pending) != 0 {
-		t.Errorf("without larger limits: %v", f.pending)
-	}
-	f.SetLimits(Limits{Spec: 10_000})
-	up()
-	effectOf[Handshake](t, f)
 }
 
 // TestUnannouncedForLong: a service that is never announced, and sends heartbeats for hours, causes a few requests only.

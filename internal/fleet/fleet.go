@@ -91,19 +91,9 @@ func (f *Fleet) Verified(sent time.Time, evaluate bool, now time.Time) {
 // ListeningGap records that messages may have been missed until now.
 func (f *Fleet) ListeningGap(now time.Time) { f.mon.ListeningGap(now.Add(-1), now) }
 
-// SetLimits sets what documents may take. Tools that were cut to a smaller limit are requested again.
-func (f *Fleet) SetLimits(l Limits) {
-	if l.Spec > f.limits.Spec && f.limits.Spec > 0 {
-		for _, x := range f.exts {
-			for key, s := range x.handshakes {
-				if s.done && s.cuts != (cuts{}) {
-					f.removeHandshake(x, key)
-				}
-			}
-		}
-	}
-	f.limits = l
-}
+// SetLimits sets what documents may take. Tools that were cut to a smaller limit are not requested again, except by the next
+// leader.
+func (f *Fleet) SetLimits(l Limits) { f.limits = l }
 
 // Elected makes this replica the leader, and everything in the catalog is to be restored. The catalog contains all that
 // earlier leaders wrote.

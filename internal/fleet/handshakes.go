@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -73,10 +72,9 @@ func (hs *handshakes) startHandshake(x *extension, s *handshake, a *announced) {
 // Offer is the result of initialize, cut to what the catalog can show.
 type Offer struct {
 	wire.Handshake
-	cuts  cuts
-	limit int // of a spec
-	size  int
-	err   error
+	cuts cuts
+	size int
+	err  error
 }
 
 // ParseOffer parses the result of initialize. limit is the size of a spec.
@@ -91,7 +89,6 @@ func ParseOffer(answer json.RawMessage, err error, limit int) (o Offer) {
 		o.Problems = append(o.Problems, wire.Diagnostic{Level: "error", Code: "no_tools",
 			Message: "the answer to initialize has no member tools: add it, or let a bridge run the server"})
 	}
-	o.limit = limit
 	if over := toolsSize(o.Tools) - limit; over > 0 {
 		o.Tools = slices.Clone(o.cuts.cut(o.Tools, over)) // the original array would keep the removed tools
 	}
@@ -148,9 +145,6 @@ func (hs *handshakes) handshakeDone(x *extension, s *handshake, o Offer) {
 	}
 	if err == nil {
 		err = x.checkAnswered(s, o.ServerVersion)
-	}
-	if err == nil && o.cuts != (cuts{}) && o.limit < hs.limits.Spec {
-		err = errors.New("the server accepts larger documents by now, so the tools are requested again")
 	}
 	if kept := x.offered(); err == nil && kept > 0 && kept+o.size > maxOffers*hs.limits.Spec {
 		err = fmt.Errorf("the registry has already stored %d bytes of tools of other versions of this extension", kept)
