@@ -296,6 +296,7 @@ func runJoin(ctx context.Context, a *app, o upOptions) error {
 				with("the address of the mesh is a flag: extctl up --join --server "+terminal.ShellWord(dir)+" DIR", nil)
 		}
 	}
+	memlimit.Obey()
 	m, err := planMesh(a, o)
 	if err != nil {
 		return err

@@ -48,8 +48,10 @@ func flagFailure(cmd *cobra.Command, line []string, err error) error {
 	name := unknown.GetSpecifiedName()
 	near := nearest.Words(name, known)
 	takesArguments := slices.Contains([]string{"call", "bench"}, cmd.Name()) && strings.HasPrefix(err.Error(), "unknown flag: --")
-	if takesArguments { // text is no attempt at --context
-		near = slices.DeleteFunc(near, func(flag string) bool { return nearest.Distance(name, flag, 3) == 3 })
+	if typed := strings.ToLower(name); takesArguments && typed != "" { // text is no attempt at --context
+		near = slices.DeleteFunc(near, func(flag string) bool {
+			return !strings.HasPrefix(flag, typed) && (flag[0] != typed[0] || nearest.Distance(typed, flag, 3) == 3)
+		})
 	}
 	if len(near) > 0 {
 		f.hint = "did you mean --" + strings.Join(near, " or --") + "?"

@@ -228,6 +228,22 @@ func TestSlowRequests(t *testing.T) {
 	}
 }
 
+// TestLargeBodyIsRead: a client that writes the whole body before it reads gets the refusal.
+func TestLargeBodyIsRead(t *testing.T) {
+	inBubble(t, HTTPOptions{MaxBody: 1000}, func(t *testing.T, p *pipes) {
+		c := p.dial()
+		defer c.Close()
+		body := `{"jsonrpc":"2.0","id":7,"method":"ping","params":{"x":"` + strings.Repeat("x", 1<<20) + `"}}`
+		if _, err := fmt.Fprintf(c, "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: */*\r\nContent-Length: %d\r\n\r\n%s", len(body), body); err != nil {
+			t.Fatal(err) // the pipe has no buffer
+		}
+		text, err := io.ReadAll(c)
+		if err != nil || !strings.Contains(string(text), "413") || !strings.Contains(string(text), `"id":7`) {
+			t.Errorf("%s, %v", text, err)
+		}
+	})
+}
+
 // openStream opens a stream of notifications of the modern era and reads the first event.
 func openStream(t *testing.T, c net.Conn, header string) *bufio.Reader {
 	t.Helper()

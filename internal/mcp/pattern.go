@@ -5,12 +5,14 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"regexp"
 	"regexp/syntax"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode"
+	"unicode/utf16"
 )
 
 // ForeignPattern returns a pattern of a JSON schema that JavaScript does not compile. Clients written in it compile the schemas of all
@@ -57,77 +59,130 @@ func foreignPattern(v any) (pattern string, found bool) {
 }
 
 var (
-	quantifier = regexp.MustCompile(`^\{\d+(?:,\d*)?\}`)
+	quantifier = regexp.MustCompile(`^\{(\d+)(?:,(\d*))?\}`)
 	around     = regexp.MustCompile(`^\(\?<?[=!]`)
-	name       = regexp.MustCompile(`^\(\?<([A-Za-z_$][\w$]*)>`)
+	named      = regexp.MustCompile(`^\(\?<([A-Za-z_$][\w$]*)>`)
 	escape     = regexp.MustCompile(`^\\(?:[\^$\\.*+?()\[\]{}|/dDwWsSbBfnrtv0]|x[0-9A-Fa-f]{2})`) // that Go has, too
-	other      = regexp.MustCompile(`^\\(?:c[A-Za-z]|u[0-9A-Fa-f]{4}|u\{[0-9A-Fa-f]+\}|[pP]\{([A-Za-z0-9_=]+)\}|k<([^>]*)>|([1-9]\d*))`)
+	code       = regexp.MustCompile(`^\\(?:c([A-Za-z])|u([0-9A-Fa-f]{4})|u\{([0-9A-Fa-f]{1,6})\})`)
+	other      = regexp.MustCompile(`^\\(?:[pP]\{([A-Za-z0-9_=]+)\}|k<([^>]+)>|([1-9]\d*))`)
 )
 
-// isJavaScript reports whether JavaScript compiles a pattern. What Go does not have is replaced by something like it; the rules that are
+// isJavaScript reports whether JavaScript compiles a pattern. What Go writes differently or does not have is translated; the rules that are
 // common to all languages are those of Go.
 func isJavaScript(p string) bool {
-	var out strings.Builder
-	groups, highest, class := 0, 0, false
-	names, refers := map[string]bool{}, map[string]bool{}
+	t := translation{}
 	for len(p) > 0 {
-		n, as := 1, "" // how many bytes are read; what stands for them in Go
-		switch {
-		case class && strings.HasPrefix(p, `\-`):
-			n = 2
-		case class && strings.HasPrefix(p, `\b`):
-			n, as = 2, "a"
-		case escape.MatchString(p):
-			n = len(escape.FindString(p))
-		case p[0] == '\\':
-			m := other.FindStringSubmatch(p)
-			if m == nil || m[1] != "" && !isProperty(m[1]) || class && m[2]+m[3] != "" || m[0] == `\k<>` {
-				return false
-			}
-			if m[2] != "" {
-				refers[m[2]] = true
-			}
-			number, _ := strconv.Atoi(m[3])
-			n, as, highest = len(m[0]), "a", max(highest, number)
-		case class:
-			class = p[0] != ']'
-		case p[0] == '[':
-			class = true
-		case strings.Contains("{}]", p[:1]):
-			if n = len(quantifier.FindString(p)); n == 0 {
-				return false
-			}
-		case around.MatchString(p):
-			n, as = len(around.FindString(p)), "(?:"
-		case strings.HasPrefix(p, "(?:"):
-			n = 3
-		case strings.HasPrefix(p, "(?"):
-			m := name.FindStringSubmatch(p)
-			if m == nil {
-				return false
-			}
-			groups++
-			names[m[1]] = true
-			n, as = len(m[0]), "("
-		case p[0] == '(':
-			groups++
+		n, as := t.next(p)
+		if n == 0 {
+			return false
 		}
-		out.WriteString(cmp.Or(as, p[:n]))
+		t.class = t.class && p[0] != ']' || !t.class && p[0] == '['
+		t.out.WriteString(cmp.Or(as, p[:n]))
 		p = p[n:]
 	}
-	for name := range refers {
-		if !names[name] {
+	for _, name := range t.refers {
+		if !slices.Contains(t.names, name) {
 			return false
 		}
 	}
-	_, err := syntax.Parse(out.String(), syntax.Perl)
+	_, err := syntax.Parse(t.out.String(), syntax.Perl)
 	if e, ok := errors.AsType[*syntax.Error](err); ok && (e.Code == syntax.ErrInvalidRepeatSize || e.Code == syntax.ErrLarge || e.Code == syntax.ErrNestingDepth) {
 		err = nil // limits of Go
 	}
-	return err == nil && highest <= groups
+	return err == nil && t.highest <= t.groups
 }
 
-// isProperty reports whether \p{name} exists.
+// translation is a pattern of JavaScript in Go's syntax.
+type translation struct {
+	out     strings.Builder
+	class   bool // inside of [ and ]
+	groups  int  // that are counted
+	highest int  // number of a group that is referred to
+	names   []string
+	refers  []string
+}
+
+// next returns how many bytes the next part of a pattern has, 0 if JavaScript does not have it, and what it is in Go if that differs.
+func (t *translation) next(p string) (n int, as string) {
+	switch {
+	case t.class && strings.HasPrefix(p, `\-`):
+		return 2, ""
+	case t.class && strings.HasPrefix(p, `\b`):
+		return 2, `\x08`
+	case p[0] == '\\':
+		return t.escape(p)
+	case t.class:
+	case strings.Contains("{}]", p[:1]):
+		return quantify(p)
+	case around.MatchString(p):
+		return len(around.FindString(p)), "(?:"
+	case strings.HasPrefix(p, "(?:"):
+		return 3, ""
+	case strings.HasPrefix(p, "(?"):
+		m := named.FindStringSubmatch(p)
+		if m == nil || slices.Contains(t.names, m[1]) {
+			return 0, ""
+		}
+		t.groups++
+		t.names = append(t.names, m[1])
+		return len(m[0]), "("
+	case p[0] == '(':
+		t.groups++
+	}
+	return 1, ""
+}
+
+// escape is next for what begins with a backslash.
+func (t *translation) escape(p string) (n int, as string) {
+	if n := len(escape.FindString(p)); n > 0 {
+		return n, ""
+	}
+	if m := code.FindStringSubmatch(p); m != nil {
+		if m[1] != "" {
+			return len(m[0]), fmt.Sprintf(`\x{%x}`, m[1][0]&31)
+		}
+		r, _ := strconv.ParseUint(m[2]+m[3], 16, 32)
+		if low := code.FindStringSubmatch(p[len(m[0]):]); m[2] != "" && low != nil && low[2] != "" {
+			l, _ := strconv.ParseUint(low[2], 16, 32)
+			if both := utf16.DecodeRune(rune(r), rune(l)); both != unicode.ReplacementChar {
+				return len(m[0]) + len(low[0]), fmt.Sprintf(`\x{%x}`, both)
+			}
+		}
+		if r > unicode.MaxRune {
+			return 0, ""
+		}
+		return len(m[0]), fmt.Sprintf(`\x{%x}`, r)
+	}
+	m := other.FindStringSubmatch(p)
+	if m == nil || m[1] != "" && !isProperty(m[1]) || t.class && m[1] == "" {
+		return 0, ""
+	}
+	if m[2] != "" {
+		t.refers = append(t.refers, m[2])
+	}
+	number, _ := strconv.Atoi(m[3])
+	t.highest = max(t.highest, number)
+	return len(m[0]), "a"
+}
+
+// quantify is next for braces. Go has a limit of 1000.
+func quantify(p string) (n int, as string) {
+	m := quantifier.FindStringSubmatch(p)
+	if m == nil {
+		return 0, ""
+	}
+	least, _ := strconv.Atoi(m[1])
+	most, err := strconv.Atoi(m[2])
+	switch {
+	case err == nil && most < least:
+		return 0, ""
+	case least > 1000 || most > 1000:
+		return len(m[0]), "{1,2}"
+	}
+	return len(m[0]), ""
+}
+
+// isProperty reports whether \p{name} exists. Of the short names of scripts, which have four letters, all count as known.
 func isProperty(name string) bool {
 	key, value, ok := strings.Cut(name, "=")
 	_, category := unicode.Categories[cmp.Or(value, key)]
@@ -139,5 +194,5 @@ func isProperty(name string) bool {
 	case key == "General_Category" || key == "gc":
 		return category || alias
 	}
-	return script && slices.Contains([]string{"Script", "sc", "Script_Extensions", "scx"}, key)
+	return (script || len(value) == 4) && slices.Contains([]string{"Script", "sc", "Script_Extensions", "scx"}, key)
 }

@@ -9,11 +9,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 )
 
 // Bytes returns the lower of GOMEMLIMIT and the memory limit of this process's control group (cgroup v1 or v2, on Linux), or
 // 0 if neither is set.
 func Bytes() int64 {
+	if limit := whole.Load(); limit > 0 {
+		return limit
+	}
 	limit := min(debug.SetMemoryLimit(-1), cgroupLimit("/sys/fs/cgroup", "/proc/self/cgroup"))
 	if limit == math.MaxInt64 {
 		return 0
@@ -21,10 +25,13 @@ func Bytes() int64 {
 	return limit
 }
 
+// whole is the limit before Obey has lowered the collector's.
+var whole atomic.Int64
+
 // Obey makes the garbage collector keep this process below nine tenths of its control group's limit, unless GOMEMLIMIT is set: otherwise the
 // heap doubles between two collections, and the system ends the process before.
 func Obey() {
-	if limit := Bytes(); limit > 0 && os.Getenv("GOMEMLIMIT") == "" {
+	if limit := Bytes(); limit > 0 && os.Getenv("GOMEMLIMIT") == "" && whole.CompareAndSwap(0, limit) {
 		debug.SetMemoryLimit(limit / 10 * 9)
 	}
 }

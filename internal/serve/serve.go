@@ -186,7 +186,6 @@ func (s *service) drain() error {
 	defer cancel()
 	svc := s.retire()
 	err := svc.stop()
-	defer svc.forget()                                                 // in any case
 	handled := s.flush(ctx, time.Second) == nil || !s.nc.IsConnected() // without a connection nothing more arrives
 	select {
 	case <-s.inst.pub.takenUp():
@@ -202,6 +201,13 @@ func (s *service) drain() error {
 	s.untilIdle(ctx)
 	s.endCalls()
 	_ = s.flush(context.WithoutCancel(s.ctx), time.Second) // best effort: answers that cannot be sent now are sent later or not at all
+	if !handled { // the server was slow; what it has sent until now gets a refusal
+		select {
+		case <-s.inst.pub.takenUp():
+			svc.forget()
+		case <-time.After(takenUpTimeout):
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("stopping the service: %w", err)
 	}

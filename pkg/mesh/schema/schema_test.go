@@ -183,12 +183,11 @@ func TestFault(t *testing.T) {
 		`{"pattern":"(?!a)","patternProperties":{"(?<=a)":{}}}`: false, `{"$schema":"http://json-schema.org/draft-07/schema#","pattern":"(?i)","format":"regex"}`: false,
 		`{"$schema":"https://example.com/x"}`: false, `{"$dynamicRef":"#a"}`: false, `{"properties":{` + strings.Join(many, ",") + `}}`: false, `[`: true,
 	} {
-		began := time.Now()
 		if err := Fault([]byte(schema)); (err != nil) != faulty {
 			t.Errorf("%.100s: %v", schema, err)
 		}
-		if took := time.Since(began); took > 10*time.Second {
-			t.Errorf("%.100s: %v", schema, took)
-		}
+	}
+	if isBounded(json.Number("1e999999"), 0, new(int)) || isBounded([]any{map[string]any{"minimum": json.Number("1e401")}}, 0, new(int)) {
+		t.Error("numbers that take much memory are compiled")
 	}
 }
