@@ -49,12 +49,7 @@ func (b *Bridge) watchWith(ctx, running context.Context, s config.Config) {
 				b.configChanged(running, w.Reload)
 			}
 		},
-	}, func(changes []discovery.Change) {
-		for _, c := range changes {
-			b.log.Info("manifest "+string(c.Kind), "path", c.Path)
-		}
-		b.configChanged(running, w.Reload)
-	})
+	}, func() { b.configChanged(running, w.Reload) })
 }
 
 // configChanged reloads, or logs what a reload would change.

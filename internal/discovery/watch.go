@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/extmesh/extmesh/internal/document"
@@ -33,40 +31,23 @@ type WatchOptions struct {
 	IgnoreDirs  []string
 	MaxDepth    int
 	FollowLinks bool
-	// Debounce is the time from the look that finds a change to the report, which has all changes up to then. 0 means
-	// DefaultDebounce.
+	// Debounce is the time from the look that finds a change to the call of changed, which is for all changes up to then. 0
+	// means DefaultDebounce.
 	Debounce time.Duration
-	// Ready, if set, is called once, after the first look: later changes are reported. A caller that must not miss any
+	// Ready, if set, is called once, after the first look: changed is called for later changes. A caller that must not miss any
 	// change scans in Ready.
 	Ready func()
 }
 
-// ChangeKind is the kind of a Change.
-type ChangeKind string
-
-// The kinds of change. A manifest that comes into reach is Added, and one that goes out of reach is Removed.
-const (
-	Added   ChangeKind = "added"
-	Changed ChangeKind = "changed"
-	Removed ChangeKind = "removed"
-)
-
-// Change is a change of a plugin.toml or an .mcp.json.
-type Change struct {
-	Path string // canonical
-	Kind ChangeKind
-}
-
-// Watch calls report with the changes below the roots until ctx ends. Only the contents of manifests and sidecars count:
-// a file that was touched, replaced by an equal one, or changed back before the report has not changed. Changes are
-// sorted by path.
+// Watch calls changed after a change below the roots, until ctx ends. Only the contents of manifests and sidecars count:
+// a file that was touched, replaced by an equal one, or changed back before the call has not changed.
 //
 // Watch looks at the files again and again, and requests no events from the system: a change is found within a second on
 // most hosts, and within 30 seconds in very large trees or on slow disks. This works in the same way on all systems, on
 // network file systems, and for roots that do not exist yet or are links that change with each release.
 //
-// Ready and report are called on the goroutine that called Watch, never concurrently.
-func Watch(ctx context.Context, opt WatchOptions, report func([]Change)) {
+// Ready and changed are called on the goroutine that called Watch, never concurrently.
+func Watch(ctx context.Context, opt WatchOptions, changed func()) {
 	opt.Debounce = cmp.Or(opt.Debounce, DefaultDebounce)
 	w := &watcher{opt: opt}
 	w.files = w.look(ctx)
@@ -80,11 +61,10 @@ func Watch(ctx context.Context, opt WatchOptions, report func([]Change)) {
 		if !wait(ctx, opt.Debounce) { // the change may be incomplete, or one of several
 			return
 		}
-		files := w.look(ctx)
-		changes := difference(w.files, files)
-		w.files = files
-		if len(changes) > 0 && ctx.Err() == nil {
-			report(changes)
+		before := w.files
+		w.files = w.look(ctx)
+		if !maps.Equal(before, w.files) && ctx.Err() == nil {
+			changed()
 		}
 	}
 }
@@ -102,7 +82,7 @@ func wait(ctx context.Context, d time.Duration) bool {
 // watcher is the state of Watch.
 type watcher struct {
 	opt   WatchOptions
-	files map[string]sum // manifests and sidecars, as last reported
+	files map[string]sum // manifests and sidecars, as last compared
 	took  time.Duration  // by the last look
 	pause time.Duration  // until the next one
 }
@@ -159,23 +139,4 @@ func sumOf(file string) sum {
 		data = fmt.Appendf(nil, "\x00%v", document.Reason(err))
 	}
 	return sha256.Sum256(data)
-}
-
-// difference returns the changes from before to now.
-func difference(before, now map[string]sum) []Change {
-	var changes []Change
-	for path, s := range now {
-		if was, known := before[path]; !known {
-			changes = append(changes, Change{path, Added})
-		} else if was != s {
-			changes = append(changes, Change{path, Changed})
-		}
-	}
-	for path := range before {
-		if _, there := now[path]; !there {
-			changes = append(changes, Change{path, Removed})
-		}
-	}
-	slices.SortFunc(changes, func(a, b Change) int { return strings.Compare(a.Path, b.Path) })
-	return changes
 }

@@ -2,11 +2,9 @@ package discovery
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -21,42 +19,45 @@ func TestMain(m *testing.M) { leaks.Main(m) }
 // watching is a Watch that runs until the test ends, in a synctest bubble: its pauses take no time.
 type watching struct {
 	t       *testing.T
-	dir     string // the changes' paths are relative to it
-	changes chan []Change
+	dir     string // the names of put and path are relative to it
+	reports chan time.Time
 }
 
 func watch(t *testing.T, dir string, opt WatchOptions) *watching {
 	t.Helper()
 	ready := make(chan struct{})
 	opt.Ready = func() { close(ready) }
-	w := &watching{t: t, dir: dir, changes: make(chan []Change, 100)}
+	w := &watching{t: t, dir: dir, reports: make(chan time.Time, 100)}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	// Owned by the test; its cleanup ends it and waits for it.
-	go func() { Watch(ctx, opt, func(c []Change) { w.changes <- c }); close(done) }()
+	go func() { Watch(ctx, opt, func() { w.reports <- time.Now() }); close(done) }()
 	t.Cleanup(func() { cancel(); <-done })
 	<-ready
 	return w
 }
 
-// want waits for changes, "kind path" each, in any number of reports.
-func (w *watching) want(want ...string) {
+// changed waits for a report, and returns its time. There must be no other one after it.
+func (w *watching) changed() time.Time {
 	w.t.Helper()
-	var got []string
-	for len(got) < len(want) {
-		select {
-		case changes := <-w.changes:
-			for _, c := range changes {
-				rel, _ := filepath.Rel(w.dir, c.Path)
-				got = append(got, fmt.Sprintf("%s %s", c.Kind, filepath.ToSlash(rel)))
-			}
-		case <-time.After(time.Minute):
-			w.t.Fatalf("timed out; got %q, want %q", got, want)
-		}
+	select {
+	case at := <-w.reports:
+		w.unchanged()
+		return at
+	case <-time.After(time.Minute):
+		w.t.Fatal("no change was reported")
+		panic("not reached")
 	}
-	slices.Sort(got)
-	if slices.Sort(want); !slices.Equal(got, want) {
-		w.t.Fatalf("got %q, want %q", got, want)
+}
+
+// unchanged fails if there is a report in a time that several looks and the debounce fit in. That time ends between two looks,
+// so that none is made while the test changes files.
+func (w *watching) unchanged() {
+	w.t.Helper()
+	select {
+	case <-w.reports:
+		w.t.Fatal("a change was reported")
+	case <-time.After(10*shortestPause + shortestPause/10):
 	}
 }
 
@@ -88,41 +89,42 @@ func testWatch(t *testing.T) {
 	w := watch(t, dir, WatchOptions{Roots: []string{dir}, IgnoreDirs: []string{"node_modules"}})
 
 	w.put("new/deep/er/plugin.toml", "1")
-	w.want("added new/deep/er/plugin.toml")
+	w.changed()
 	w.put("new/deep/er/plugin.toml", "2")
-	w.want("changed new/deep/er/plugin.toml")
+	w.changed()
 	w.put("old/.mcp.json", "{}")
-	w.want("added old/.mcp.json")
+	w.changed()
 	w.put("old/.mcp.json", "{ }")
-	w.want("changed old/.mcp.json")
+	w.changed()
 
 	// A change of the same length that keeps the time of the file, as rsync and tar make it.
 	info, err := os.Stat(w.path("old/.mcp.json"))
 	w.do(err)
 	w.do(os.WriteFile(w.path("old/.mcp.json"), []byte("[ ]"), 0o600))
 	w.do(os.Chtimes(w.path("old/.mcp.json"), info.ModTime(), info.ModTime()))
-	w.want("changed old/.mcp.json")
+	w.changed()
 
-	// None of these is a change; the last line shows when they were processed.
+	// None of these is a change.
 	w.put("old/plugin.toml", "old")
 	w.do(os.Chtimes(w.path("old/plugin.toml"), time.Now(), time.Now()))
 	w.put("old/main.py", "")
 	w.put("node_modules/x/plugin.toml", "ignored")
 	w.put("1/2/3/4/plugin.toml", "too deep")
 	w.put("x/..2026_11_27/plugin.toml", "of a ConfigMap that is mounted")
+	w.unchanged()
 	w.put("last/plugin.toml", "1")
-	w.want("added last/plugin.toml")
+	w.changed()
 
 	w.do(os.Remove(w.path("old/plugin.toml")))
-	w.want("removed old/plugin.toml")
+	w.changed()
 	w.do(os.Remove(w.path("old/.mcp.json")))
-	w.want("removed old/.mcp.json")
+	w.changed()
 	w.put("alone/.mcp.json", "{}")
-	w.want("added alone/.mcp.json")
+	w.changed()
 	w.do(os.RemoveAll(w.path("new")))
-	w.want("removed new/deep/er/plugin.toml")
+	w.changed()
 	w.put("new/deep/er/plugin.toml", "3")
-	w.want("added new/deep/er/plugin.toml")
+	w.changed()
 }
 
 // TestWatchRename moves directories within the root, out of it and into it.
@@ -134,22 +136,23 @@ func testWatchRename(t *testing.T) {
 	w := watch(t, dir, WatchOptions{Roots: []string{filepath.Join(dir, "root")}})
 
 	w.do(os.Rename(w.path("root/a"), w.path("root/b")))
-	w.want("removed root/a/sub/plugin.toml", "added root/b/sub/plugin.toml")
+	w.changed()
 	w.put("root/b/sub/plugin.toml", "2")
-	w.want("changed root/b/sub/plugin.toml")
+	w.changed()
 	w.put("root/a/sub/plugin.toml", "3")
-	w.want("added root/a/sub/plugin.toml")
+	w.changed()
 
 	w.do(os.Rename(w.path("root/b"), w.path("outside")))
-	w.want("removed root/b/sub/plugin.toml")
+	w.changed()
 	w.put("outside/sub/plugin.toml", "not watched")
+	w.unchanged()
 	w.put("root/a/sub/plugin.toml", "4")
-	w.want("changed root/a/sub/plugin.toml")
+	w.changed()
 	w.do(os.Rename(w.path("outside"), w.path("root/c")))
-	w.want("added root/c/sub/plugin.toml")
+	w.changed()
 }
 
-// TestWatchSquash: a report has what differs after all changes, also those between the look that finds one and the report.
+// TestWatchSquash: one report is for all changes, also those between the look that finds one and the report.
 func TestWatchSquash(t *testing.T) { synctest.Test(t, testWatchSquash) }
 
 func testWatchSquash(t *testing.T) {
@@ -166,12 +169,16 @@ func testWatchSquash(t *testing.T) {
 	w.put("b/plugin.toml", "half of it, and the rest")
 	w.do(os.Remove(w.path("c/plugin.toml")))
 	w.put("d/plugin.toml", "1")
-	w.want("added b/plugin.toml", "added d/plugin.toml")
-	if after := time.Since(began); after != shortestPause+DefaultDebounce {
+	if after := w.changed().Sub(began); after != shortestPause+DefaultDebounce {
 		t.Errorf("reported after %v", after)
 	}
 	w.put("b/plugin.toml", "half of it, and the rest!")
-	w.want("changed b/plugin.toml")
+	w.changed()
+
+	w.put("b/plugin.toml", "a mistake")
+	time.Sleep(shortestPause + DefaultDebounce/2)
+	w.put("b/plugin.toml", "half of it, and the rest!")
+	w.unchanged()
 }
 
 // TestWatchRoots: roots are created, removed and created again, and one is a link with a changing target.
@@ -185,20 +192,20 @@ func testWatchRoots(t *testing.T) {
 	w := watch(t, dir, WatchOptions{Roots: []string{filepath.Join(dir, "later", "root"), filepath.Join(dir, "current")}})
 
 	w.put("later/root/a/plugin.toml", "1")
-	w.want("added later/root/a/plugin.toml")
+	w.changed()
 	w.do(os.Rename(w.path("later"), w.path("gone")))
-	w.want("removed later/root/a/plugin.toml")
+	w.changed()
 	w.put("staged/root/a/plugin.toml", "2")
 	w.do(os.Rename(w.path("staged"), w.path("later")))
-	w.want("added later/root/a/plugin.toml")
+	w.changed()
 	w.put("later/root/a/plugin.toml", "3")
-	w.want("changed later/root/a/plugin.toml")
+	w.changed()
 
 	symlink(t, "v2", w.path("next"))
 	w.do(os.Rename(w.path("next"), w.path("current")))
-	w.want("removed v1/plugin.toml", "added v2/plugin.toml")
+	w.changed()
 	w.put("v2/plugin.toml", "3")
-	w.want("changed v2/plugin.toml")
+	w.changed()
 }
 
 func TestWatchFollowLinks(t *testing.T) { synctest.Test(t, testWatchFollowLinks) }
@@ -211,12 +218,12 @@ func testWatchFollowLinks(t *testing.T) {
 	w := watch(t, dir, WatchOptions{Roots: []string{dir}, IgnoreDirs: []string{".store"}, FollowLinks: true})
 
 	w.put(".store/x/real.toml", "2")
-	w.want("changed a/plugin.toml")
+	w.changed()
 	w.put(".store/y/plugin.toml", "1")
 	symlink(t, ".store/y", w.path("y"))
-	w.want("added .store/y/plugin.toml")
+	w.changed()
 	w.do(os.Remove(w.path("y")))
-	w.want("removed .store/y/plugin.toml")
+	w.changed()
 }
 
 func TestWatchEnds(t *testing.T) {
@@ -225,16 +232,13 @@ func TestWatchEnds(t *testing.T) {
 	Watch(ctx, WatchOptions{Ready: func() { t.Error("Ready was called after the context ended") }}, nil)
 }
 
-// TestIncomplete: files that an interrupted walk did not reach are not reported as removed, now or later.
+// TestIncomplete: files that an interrupted walk did not reach do not count as removed.
 func TestIncomplete(t *testing.T) {
 	before := map[string]sum{"a": {1}, "b": {1}, "c": {1}}
 	partial := map[string]sum{"b": {2}, "d": {1}}
 	keepMissing(partial, before)
-	if got := difference(before, partial); !slices.Equal(got, []Change{{"b", Changed}, {"d", Added}}) {
-		t.Errorf("partial: got %v", got)
-	}
-	if got := difference(partial, map[string]sum{"a": {1}, "b": {2}}); !slices.Equal(got, []Change{{"c", Removed}, {"d", Removed}}) {
-		t.Errorf("whole: got %v", got)
+	if want := (map[string]sum{"a": {1}, "b": {2}, "c": {1}, "d": {1}}); !maps.Equal(partial, want) {
+		t.Errorf("got %v, want %v", partial, want)
 	}
 
 	dir := tempDir(t)
