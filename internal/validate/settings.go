@@ -2,7 +2,6 @@ package validate
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -36,7 +35,7 @@ func (v *validator) settingsFile(ctx context.Context, path string) {
 	if len(ids) > 0 && !report.Incomplete && report.InvalidCount == 0 {
 		diags = append(diags, unusedIDs(path, settings, ids)...)
 	}
-	v.add(Result{Path: path, Checked: settingsSummary(settings, len(report.Candidates)), Diagnostics: diags})
+	v.add(Result{Path: path, Checked: "settings of a host; " + words.Plural(len(report.Candidates), "extension") + " found", Diagnostics: diags})
 }
 
 // unusedIDs returns warnings for ids in the settings that no extension has.
@@ -60,25 +59,4 @@ func unusedIDs(path string, c config.Config, ids map[string]bool) (diags []manif
 		}
 	}
 	return diags
-}
-
-// settingsSummary says what was checked.
-func settingsSummary(c config.Config, extensions int) string {
-	parts := []string{words.Plural(len(c.SearchPaths), "search path"), entries(len(c.Entries))}
-	for _, l := range []struct {
-		n    int
-		what string
-	}{{len(c.Links), "link"}, {len(c.Disabled), "disabled id"}, {len(c.Allowlist), "allowed id"}} {
-		if l.n > 0 {
-			parts = append(parts, words.Plural(l.n, l.what))
-		}
-	}
-	return "settings of a host: " + strings.Join(parts, ", ") + "; " + words.Plural(extensions, "extension") + " found"
-}
-
-func entries(n int) string {
-	if n == 1 {
-		return "1 entry"
-	}
-	return fmt.Sprintf("%d entries", n)
 }

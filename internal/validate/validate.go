@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/extmesh/extmesh/internal/config"
@@ -123,10 +122,10 @@ func (v *validator) path(ctx context.Context, path string) {
 	}
 }
 
-func (v *validator) manifest(path string, data []byte, sidecar *manifest.Sidecar, err error) []manifest.Diagnostic {
+func (v *validator) manifest(path string, data []byte, sidecar *manifest.Sidecar, err error) {
 	if err != nil {
 		v.add(Result{Path: path, Diagnostics: unreadable(path, err)})
-		return nil
+		return
 	}
 	rules := v.Manifest
 	rules.Sidecar = sidecar
@@ -135,11 +134,9 @@ func (v *validator) manifest(path string, data []byte, sidecar *manifest.Sidecar
 	}
 	m, diags := manifest.Parse(path, data, rules)
 	v.parsed(path, m, diags)
-	return diags
 }
 
-// clientFile checks an .mcp.json or the file of another MCP client: as part of the plugin.toml next to it, if there is
-// one, or as an extension of its own.
+// clientFile checks an .mcp.json or the file of another MCP client as an extension of its own, also next to a plugin.toml.
 func (v *validator) clientFile(path string) {
 	data, err := document.ReadFile(path)
 	if err != nil {
@@ -147,30 +144,10 @@ func (v *validator) clientFile(path string) {
 		return
 	}
 	dir := filepath.Dir(path)
-	whole := filepath.Join(dir, manifest.FileName)
-	if text, err := document.ReadFile(whole); err == nil && filepath.Base(path) == manifest.SidecarName {
-		v.broken(path, data, v.manifest(whole, text, &manifest.Sidecar{Path: path, Data: data}, nil))
-		return
-	}
 	rules := v.Manifest
 	rules.Program = gate.Program(dir)
 	m, diags := manifest.ParseSidecar(nameOf(dir), path, data, rules)
 	v.parsed(path, m, diags)
-}
-
-// broken adds a result for the sidecar at path if it is not used as a whole, as the diagnostics of the manifest next to it
-// report. For a bridge that is a warning, since that extension runs, but whoever names the file wants to use it.
-func (v *validator) broken(path string, data []byte, diags []manifest.Diagnostic) {
-	_, alone := manifest.ParseSidecar("sidecar", path, data, v.Manifest)
-	var faults []manifest.Diagnostic
-	for _, d := range alone {
-		if d.Level == manifest.Error && slices.ContainsFunc(diags, func(o manifest.Diagnostic) bool { return o.Path == path && o.Message == d.Message }) {
-			faults = append(faults, d)
-		}
-	}
-	if len(faults) > 0 {
-		v.add(Result{Path: path, Diagnostics: faults})
-	}
 }
 
 // parsed adds the result of parsing a manifest.
