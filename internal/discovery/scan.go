@@ -5,10 +5,7 @@ import (
 	"context"
 	"maps"
 	"path/filepath"
-	"runtime"
 	"slices"
-	"sync"
-	"sync/atomic"
 
 	"github.com/extmesh/extmesh/internal/document"
 	"github.com/extmesh/extmesh/internal/gate"
@@ -25,54 +22,35 @@ type scan struct {
 	findings
 }
 
-// parsed is the result of one location; m is nil if the manifest was refused.
-type parsed struct {
-	m     *manifest.Manifest
-	diags []manifest.Diagnostic
-	done  bool
-}
-
-// parse reads the manifests and their sidecars in parallel and stores the results in the order of the locations.
+// parse reads the manifests and their sidecars, in the order of the locations.
 func (s *scan) parse(ctx context.Context, locations []location, opt manifest.Options) {
-	results := make([]parsed, len(locations))
-	var next atomic.Int64
-	var wg sync.WaitGroup
-	for range min(runtime.GOMAXPROCS(0), len(locations)) {
-		// Owned by parse, which waits for it; ends when no location is left or ctx ends.
-		wg.Go(func() {
-			for i := next.Add(1) - 1; i < int64(len(locations)) && ctx.Err() == nil; i = next.Add(1) - 1 {
-				results[i] = locations[i].parse(opt)
-			}
-		})
-	}
-	wg.Wait()
-	for i, r := range results {
-		if !r.done {
+	for _, p := range locations {
+		if ctx.Err() != nil {
 			s.incomplete = true
-			s.add(manifest.Error, locations[i].path(), "", "the scan was interrupted here: %v", context.Cause(ctx))
+			s.add(manifest.Error, p.path(), "", "the scan was interrupted here: %v", context.Cause(ctx))
 			return
 		}
-		s.diags = append(s.diags, r.diags...)
-		if r.m == nil {
+		m, diags := p.parse(opt)
+		s.diags = append(s.diags, diags...)
+		if m == nil {
 			s.invalid++
 			continue
 		}
-		p := locations[i]
-		s.candidates = append(s.candidates, Candidate{Manifest: r.m, Root: p.dir, Path: p.path(), RootIndex: p.root})
+		s.candidates = append(s.candidates, Candidate{Manifest: m, Root: p.dir, Path: p.path(), RootIndex: p.root})
 	}
 }
 
-func (p location) parse(opt manifest.Options) parsed {
+// parse reads the manifest, which is nil if it is refused, and its sidecar.
+func (p location) parse(opt manifest.Options) (*manifest.Manifest, []manifest.Diagnostic) {
 	var f findings
 	data, err := document.ReadFile(cmp.Or(p.file, p.sidecar))
 	if err != nil {
 		f.add(manifest.Error, p.path(), "", "the manifest cannot be read: %v", document.Reason(err))
-		return parsed{diags: f.diags, done: true}
+		return nil, f.diags
 	}
 	opt.Sidecar, opt.Program = nil, gate.Program(p.dir)
 	if p.file == "" {
-		m, diags := manifest.ParseSidecar(filepath.Base(p.dir), p.path(), data, opt)
-		return parsed{m: m, diags: diags, done: true}
+		return manifest.ParseSidecar(filepath.Base(p.dir), p.path(), data, opt)
 	}
 	if p.sidecar != "" {
 		path := filepath.Join(p.dir, manifest.SidecarName)
@@ -83,7 +61,7 @@ func (p location) parse(opt manifest.Options) parsed {
 		}
 	}
 	m, diags := manifest.Parse(p.path(), data, opt)
-	return parsed{m: m, diags: append(diags, f.diags...), done: true}
+	return m, append(diags, f.diags...)
 }
 
 // pruneNested drops candidates inside another one, because an extension may contain others as vendored copies or
