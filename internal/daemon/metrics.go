@@ -14,35 +14,6 @@ import (
 	"github.com/extmesh/extmesh/internal/calls"
 )
 
-// memStats are the figures of the Go runtime with the names of Prometheus's own client, which dashboards for Go programs use.
-var memStats = []struct {
-	name, typ, help string
-	value           func(m *runtime.MemStats) uint64
-}{
-	{"go_memstats_alloc_bytes", "gauge", "Bytes of heap objects.", func(m *runtime.MemStats) uint64 { return m.HeapAlloc }},
-	{"go_memstats_alloc_bytes_total", "counter", "Bytes allocated for heap objects, also those that were freed.", func(m *runtime.MemStats) uint64 { return m.TotalAlloc }},
-	{"go_memstats_heap_inuse_bytes", "gauge", "Bytes in heap spans in use.", func(m *runtime.MemStats) uint64 { return m.HeapInuse }},
-	{"go_memstats_stack_inuse_bytes", "gauge", "Bytes in stack spans in use.", func(m *runtime.MemStats) uint64 { return m.StackInuse }},
-	{"go_memstats_sys_bytes", "gauge", "Bytes obtained from the system.", func(m *runtime.MemStats) uint64 { return m.Sys }},
-}
-
-// writeRuntime writes the metrics of the Go runtime.
-func writeRuntime(w io.Writer) {
-	Family(w, "go_info", "gauge", "1, with the version of Go.")
-	Sample(w, "go_info", 1, "version", runtime.Version())
-	Family(w, "go_goroutines", "gauge", "Number of goroutines.")
-	Sample(w, "go_goroutines", float64(runtime.NumGoroutine()))
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	for _, f := range memStats {
-		Family(w, f.name, f.typ, f.help)
-		Sample(w, f.name, float64(f.value(&m)))
-	}
-	Family(w, "go_gc_duration_seconds", "summary", "Pauses of the garbage collector.")
-	Sample(w, "go_gc_duration_seconds_sum", float64(m.PauseTotalNs)/1e9)
-	Sample(w, "go_gc_duration_seconds_count", float64(m.NumGC))
-}
-
 // writeResources writes the standard metrics of a process, as far as the system provides them.
 func writeResources(w io.Writer) {
 	Family(w, "process_start_time_seconds", "gauge", "Start of the process, seconds since the epoch.")
@@ -108,7 +79,8 @@ func writeProcessMetrics(w io.Writer, nc *nats.Conn) {
 	Family(w, "extmesh_build_info", "gauge", "1, with the program's version.")
 	Sample(w, "extmesh_build_info", 1, "version", Version(), "goversion", runtime.Version())
 	writeResources(w)
-	writeRuntime(w)
+	Family(w, "go_goroutines", "gauge", "Number of goroutines.")
+	Sample(w, "go_goroutines", float64(runtime.NumGoroutine()))
 	up := 0.0
 	if nc != nil {
 		if nc.IsConnected() {
