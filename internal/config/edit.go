@@ -103,8 +103,8 @@ const lockWait = 10 * time.Second
 // Concurrent edits are serialized by a lock file, .<name>.lock, next to the file, which is not removed. The file is
 // replaced atomically.
 //
-// A file with errors is not edited; the error is then an *InvalidError. A list over several lines in brackets, and other
-// forms that setList does not support, are not edited either; the error then contains what to write by hand.
+// A file with errors is not edited; the error is then an *InvalidError. A list over several lines in brackets, "extensions: {…}" without
+// the list, and other forms that setList does not support, are not edited either; the error then contains what to write by hand.
 func edit(ctx context.Context, path string, change func(lists)) (changed bool, err error) {
 	if path, err = document.Target(path); err != nil {
 		return false, fmt.Errorf("editing the configuration: %w", err)
@@ -183,7 +183,7 @@ func edited(path, text string, change func(lists)) (string, error) {
 	for _, key := range listKeys {
 		if !slices.Equal(old[key], want[key]) {
 			out = setList(path, out, key, want[key])
-			byHand += "  " + key + ": " + flow(want[key], scalar)
+			byHand += "  " + key + ": " + flow(want[key])
 		}
 	}
 	// Whatever was changed in the text, the result must parse to the wanted lists, and the rest must be unchanged.
@@ -191,7 +191,7 @@ func edited(path, text string, change func(lists)) (string, error) {
 	got := written(path, out)
 	before.Disabled, before.Allowlist, before.Links = after.Disabled, after.Allowlist, after.Links
 	if manifest.HasErrors(diags) || !maps.EqualFunc(got, want, slices.Equal) || !reflect.DeepEqual(before, after) {
-		return "", fmt.Errorf("%s was not changed because of how its lists are written; write this by hand below extensions:%s", path, byHand)
+		return "", fmt.Errorf("%s was not changed because of how it is written; write this by hand below extensions:%s", path, byHand)
 	}
 	return out, nil
 }

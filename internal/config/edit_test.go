@@ -169,12 +169,12 @@ func TestEditKeeps(t *testing.T) {
 	real := filepath.Join(dir, "real", "ext.yaml")
 	link := filepath.Join(dir, "extensions.yaml")
 	must(t, os.Mkdir(filepath.Dir(real), 0o755))
-	must(t, os.WriteFile(real, []byte("extensions: {gating: warn}\n"), 0o600))
+	must(t, os.WriteFile(real, []byte("extensions:\n  gating: warn\n"), 0o600))
 	must(t, os.Symlink(filepath.Join("real", "ext.yaml"), link))
 	if changed, err := SetDisabled(ctx, link, "a", true); err != nil || !changed {
 		t.Fatalf("%v, %v", changed, err)
 	}
-	if got := text(real); got != "extensions: {disabled: [a], gating: warn}\n" {
+	if got := text(real); got != "extensions:\n  gating: warn\n  disabled: [a]\n" {
 		t.Errorf("the link's target is %q", got)
 	}
 	if info, err := os.Lstat(link); err != nil || info.Mode()&fs.ModeSymlink == 0 {

@@ -10,22 +10,19 @@ import (
 )
 
 // setList returns text with extensions.<key> set to want. Only the lines of the list change. It supports the usual forms:
-// a list with one item per line, a list in brackets on one line, and no list. For others the result is wrong, or no YAML:
-// the caller compares it with what it wants.
+// a list with one item per line, a list in brackets on one line, and no list. For others the result is wrong, or no YAML, or
+// text as it was: the caller compares it with what it wants.
 //
 // Writing the tree of the YAML library instead would also change blank lines, indentation and the position of comments
 // in the rest of the file.
 func setList(path, text, key string, want []string) string {
 	d, top, ok := open(path, []byte(text))
-	if !ok {
-		return text
+	if !ok || strings.HasPrefix(strings.TrimSpace(d.Text()), "{") {
+		return text // JSON would no longer be JSON, because the names in lists have no quotes
 	}
-	e := editor{Doc: d, lines: strings.SplitAfter(d.Text(), "\n"), eol: "\n", quote: scalar}
+	e := editor{Doc: d, lines: strings.SplitAfter(d.Text(), "\n"), eol: "\n"}
 	if strings.Contains(text, "\r\n") {
 		e.eol = "\r\n"
-	}
-	if strings.HasPrefix(strings.TrimSpace(d.Text()), "{") {
-		e.quote = strconv.Quote // JSON stays JSON
 	}
 	bom := text[:len(text)-len(d.Text())]
 	extensions := top.sub("extensions")
@@ -34,13 +31,13 @@ func setList(path, text, key string, want []string) string {
 	line, after, written := e.after(list)
 	switch {
 	case !written:
-		e.addKey(extensions, e.quote(key)+": "+flow(want, e.quote))
+		e.addKey(extensions, key+": "+flow(want))
 	case extensions.Raw(key) == nil:
-		e.lines[line] = e.lines[line][:after] + " " + flow(want, e.quote) + e.lines[line][after:]
+		e.lines[line] = e.lines[line][:after] + " " + flow(want) + e.lines[line][after:]
 	case strings.HasPrefix(strings.TrimSpace(e.lines[line][after:]), "["):
 		before, rest, _ := strings.Cut(e.lines[line][after:], "[")
 		_, rest, _ = strings.Cut(rest, "]")
-		e.lines[line] = e.lines[line][:after] + before + flow(want, e.quote) + rest
+		e.lines[line] = e.lines[line][:after] + before + flow(want) + rest
 	default:
 		e.setItems(list, items, want)
 		if len(want) == 0 {
@@ -55,7 +52,6 @@ type editor struct {
 	*document.Doc
 	lines []string // with their ends
 	eol   string
-	quote func(string) string
 }
 
 // after returns the line, from 0, that has the key path, and where its colon ends in it.
@@ -70,20 +66,10 @@ func (e *editor) after(path string) (line, after int, ok bool) {
 
 // addKey adds a line below extensions, after everything that is there.
 func (e *editor) addKey(extensions mapping, entry string) {
-	line, after, ok := e.after("extensions")
+	line, _, ok := e.after("extensions")
 	indent := "  "
 	if names := extensions.Names(); len(names) > 0 {
 		first, column, _ := e.KeyPos(document.Join("extensions", names[0]))
-		if rest := strings.TrimSpace(e.lines[line][after:]); strings.HasPrefix(rest, "{") {
-			at := after + strings.IndexByte(e.lines[line][after:], '{') + 1
-			if rest := e.lines[line][at:]; strings.TrimSpace(rest) != "" {
-				entry += ", " + rest
-			} else {
-				entry += "," + rest
-			}
-			e.lines[line] = e.lines[line][:at] + entry
-			return
-		}
 		indent = e.lines[first-1][:column-1]
 		for i := range e.lines {
 			if content := strings.TrimSpace(e.lines[i]); content != "" && content[0] != '#' && content != "..." {
@@ -124,7 +110,7 @@ func (e *editor) setItems(list string, items []any, want []string) {
 	}
 	for _, s := range want {
 		if last > 0 && !slices.Contains(items, any(s)) {
-			e.insert(last, indent+e.quote(s))
+			e.insert(last, indent+scalar(s))
 			last++
 		}
 	}
@@ -148,10 +134,10 @@ func scalar(s string) string {
 }
 
 // flow formats a list as YAML.
-func flow(list []string, quote func(string) string) string {
+func flow(list []string) string {
 	var parts []string
 	for _, s := range list {
-		parts = append(parts, quote(s))
+		parts = append(parts, scalar(s))
 	}
 	return "[" + strings.Join(parts, ", ") + "]"
 }
