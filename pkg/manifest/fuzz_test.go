@@ -95,7 +95,7 @@ func FuzzSidecar(f *testing.F) {
 			return
 		}
 		for name, s := range m.MCPServers {
-			if !idSyntax.MatchString(name) || s.Type != ServerStdio && s.Type != ServerStreamableHTTP || blank(s.Command+s.URL) {
+			if !idSyntax.MatchString(name) || s.Type != Stdio && s.Type != HTTP || blank(s.Command+s.URL) {
 				t.Errorf("%q: %+v", name, s)
 			}
 		}

@@ -60,7 +60,11 @@ func TestSidecars(t *testing.T) {
 		var b strings.Builder
 		fmt.Fprintf(&b, "id: %s\n", m.Plugin.ID)
 		for _, name := range slices.Sorted(maps.Keys(m.MCPServers)) {
-			fmt.Fprintf(&b, "%s: %s\n", name, asJSON(t, m.MCPServers[name]))
+			server := m.MCPServers[name]
+			fmt.Fprintf(&b, "%s: %s\n", name, asJSON(t, server))
+			if server.Cwd != "" { // is not in the JSON
+				fmt.Fprintf(&b, "%s: cwd %s\n", name, server.Cwd)
+			}
 		}
 		return b.String(), diags
 	})

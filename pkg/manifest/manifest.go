@@ -14,7 +14,7 @@ type Manifest struct {
 	Requires     Requires             `json:"requires,omitzero"`     // Preconditions: an extension that misses one is gated.
 	Context      Context              `json:"context,omitzero"`      // What calls carry along.
 	Meta         Meta                 `json:"meta,omitzero"`         // Information for people.
-	MCPServers   map[string]MCPServer `json:"mcp_servers,omitempty"` // MCP servers bundled with the extension, by name; each becomes the member <id>.<name>. Without any, a sidecar .mcp.json is read.
+	MCPServers   map[string]Transport `json:"mcp_servers,omitempty"` // MCP servers bundled with the extension, by name; each becomes the member <id>.<name>. Without any, a sidecar .mcp.json is read.
 
 	// Hash is manifest_hash: the SHA-256 of the file's bytes in lower-case hex, 64 digits. A member's changes with what
 	// it is run with, so that it stays the same when another server is added. It is empty in a manifest that was not
@@ -75,9 +75,10 @@ const (
 	MCP  Dialect = "mcp"
 )
 
-// Transport is how the extension is reached. Type decides which of the other fields are used; Parse leaves the others
-// zero. Env, Headers and URL (for a member also Command, Args and Cwd) may contain placeholders, which
-// Manifest.Resolve replaces.
+// Transport is how the extension, or an MCP server bundled with it, is reached. Type decides which of the other fields
+// are used; Parse leaves the others zero. A bundled server has the type Stdio, or HTTP, which manifests call
+// streamable_http; SubjectPrefix and Dialect are not used. Env, Headers and URL (for a bundled server also Command, Args
+// and Cwd) may contain placeholders, which Manifest.Resolve replaces.
 type Transport struct {
 	Type    TransportType     `json:"type"`              // How the extension is reached; kind is another name for this key.
 	Command string            `json:"command,omitempty"` // The program to run, looked up on $PATH or relative to the manifest's directory.
@@ -90,7 +91,7 @@ type Transport struct {
 	URL              string            `json:"url,omitempty"`               // http(s)://host[:port][/path]. May hold placeholders.
 	Headers          map[string]string `json:"headers,omitempty"`           // Headers sent with each request. Values may hold placeholders.
 
-	// Cwd is the working directory of a member; empty means the extension's root. [transport] has no such key.
+	// Cwd is the working directory of a bundled server; empty means the extension's root. [transport] has no such key.
 	Cwd string `json:"-"`
 }
 
@@ -109,27 +110,4 @@ type Context struct {
 type Meta struct {
 	Author  string `json:"author,omitempty"`  // Who wrote the extension.
 	License string `json:"license,omitempty"` // The extension's licence, such as MIT.
-}
-
-// ServerType is the transport of a bundled MCP server.
-type ServerType string
-
-// The transports of a bundled MCP server.
-const (
-	ServerStdio          ServerType = "stdio"
-	ServerStreamableHTTP ServerType = "streamable_http"
-)
-
-// MCPServer is one MCP server bundled with the extension; it becomes the member <id>.<name>. Every value may contain
-// placeholders.
-type MCPServer struct {
-	Type    ServerType        `json:"type"`              // How the server is reached; transport is another name for this key. Default: what command or url points to.
-	Command string            `json:"command,omitempty"` // The program to run.
-	Args    []string          `json:"args,omitempty"`    // The program's arguments.
-	Env     map[string]string `json:"env,omitempty"`     // Variables added to the program's environment.
-	Cwd     string            `json:"cwd,omitempty"`     // The program's working directory, relative to the manifest's directory.
-	// HandshakeTimeout is like Transport.HandshakeTimeout.
-	HandshakeTimeout time.Duration     `json:"handshake_timeout,omitempty"` // How long initialize may take, such as 30s, at most 5m.
-	URL              string            `json:"url,omitempty"`               // The server's MCP endpoint.
-	Headers          map[string]string `json:"headers,omitempty"`           // Headers sent with each request.
 }

@@ -12,14 +12,8 @@ import (
 func (m *Manifest) Members() []*Manifest {
 	var out []*Manifest
 	for _, name := range slices.Sorted(maps.Keys(m.MCPServers)) {
-		s := m.MCPServers[name]
-		t := Transport{
-			Type: Stdio, Dialect: MCP, Command: s.Command, Args: s.Args, Env: s.Env, Cwd: s.Cwd,
-			HandshakeTimeout: s.HandshakeTimeout, URL: s.URL, Headers: s.Headers,
-		}
-		if s.Type == ServerStreamableHTTP {
-			t.Type = HTTP
-		}
+		t := m.MCPServers[name]
+		t.Dialect = MCP
 		member := &Manifest{
 			Plugin: Plugin{
 				ID: m.Plugin.ID + "." + name, Version: m.Plugin.Version, Name: name,

@@ -84,13 +84,13 @@ func TestSidecarDirectoryWithoutLetters(t *testing.T) {
 func TestResolveMember(t *testing.T) {
 	parent := &Manifest{
 		Plugin: Plugin{ID: "google", Version: "1.0.0"},
-		MCPServers: map[string]MCPServer{
+		MCPServers: map[string]Transport{
 			"gmail": {
-				Type: ServerStdio, Command: "${EXTENSION_ROOT}/bin/${A}", Args: []string{"${EXTENSION_ID}"},
+				Type: Stdio, Command: "${EXTENSION_ROOT}/bin/${A}", Args: []string{"${EXTENSION_ID}"},
 				Env: map[string]string{"E": "${A}"}, Cwd: "sub/${A}",
 			},
-			"home":  {Type: ServerStdio, Command: "x"},
-			"drive": {Type: ServerStreamableHTTP, URL: "https://${HOST}/?k=${A}"},
+			"home":  {Type: Stdio, Command: "x"},
+			"drive": {Type: HTTP, URL: "https://${HOST}/?k=${A}"},
 		},
 	}
 	e := host()

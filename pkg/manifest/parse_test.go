@@ -81,13 +81,13 @@ func TestParseValues(t *testing.T) {
 		Requires: Requires{Bins: []string{"git"}, Env: []string{"GOOGLE_TOKEN"}},
 		Context:  Context{Passthrough: true},
 		Meta:     Meta{Author: "A. Nother", License: "MIT"},
-		MCPServers: map[string]MCPServer{
+		MCPServers: map[string]Transport{
 			"gmail": {
-				Type: ServerStdio, Command: "npx", Args: []string{"-y", "${PKG}"},
+				Type: Stdio, Command: "npx", Args: []string{"-y", "${PKG}"},
 				Env: map[string]string{"TOKEN": "${GMAIL_TOKEN}"}, Cwd: "sub",
 			},
 			"drive": {
-				Type: ServerStreamableHTTP, URL: "https://drive.example/mcp?key=${KEY}",
+				Type: HTTP, URL: "https://drive.example/mcp?key=${KEY}",
 				Headers: map[string]string{"Authorization": "Bearer ${TOKEN}"},
 			},
 		},

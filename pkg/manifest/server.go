@@ -11,6 +11,9 @@ import (
 // maxServers limits the MCP servers of an extension, because each is a process or a connection.
 const maxServers = 64
 
+// streamableHTTP is the name of the transport HTTP in [mcp_servers].
+const streamableHTTP = "streamable_http"
+
 // serversTable reads a table or object of MCP servers, serverTable one of them.
 type (
 	serversTable struct{ *table }
@@ -22,12 +25,12 @@ func (t serversTable) server(name string) serverTable {
 }
 
 // servers reads [mcp_servers.<name>].
-func (t serversTable) servers() map[string]MCPServer {
+func (t serversTable) servers() map[string]Transport {
 	if len(t.Names()) > maxServers {
 		t.Fault(t.Path, "has %d servers; want at most %d", len(t.Names()), maxServers)
 		return nil
 	}
-	out := make(map[string]MCPServer, len(t.Names()))
+	out := make(map[string]Transport, len(t.Names()))
 	for _, name := range t.Names() {
 		sub := t.server(name)
 		t.serverName(name)
@@ -49,19 +52,19 @@ func (t serversTable) serverName(name string) {
 
 // serverKind returns the transport of a server in [mcp_servers], given by type or derived from command or url; "" was
 // reported.
-func (t serverTable) serverKind() ServerType {
+func (t serverTable) serverKind() string {
 	if !t.Has("type") && !t.Has("transport") {
 		kind := t.guessKind()
 		if kind != "" {
-			t.misfits("type", string(kind), serverFields)
+			t.misfits("type", kind, serverFields)
 		}
 		return kind
 	}
-	return ServerType(t.kind("type", "transport", []string{"stdio", "streamable_http"}, serverFields))
+	return t.kind("type", "transport", []string{string(Stdio), streamableHTTP}, serverFields)
 }
 
 // guessKind derives a server's transport from its other keys.
-func (t serverTable) guessKind() ServerType {
+func (t serverTable) guessKind() string {
 	if t.Loose { // some programs write keys without a value
 		for key, other := range map[string]string{"command": "url", "url": "command"} {
 			if s, ok := t.Raw(key).(string); ok && s == "" && t.Has(other) && t.Raw(other) != "" {
@@ -75,9 +78,9 @@ func (t serverTable) guessKind() ServerType {
 	case t.Has("command") && t.Has("url"):
 		t.Fault(t.Path, `has both command and url; set "type" to choose one`)
 	case t.Has("command"):
-		return ServerStdio
+		return string(Stdio)
 	case t.Has("url"):
-		return ServerStreamableHTTP
+		return streamableHTTP
 	default:
 		hint := ""
 		for _, k := range t.Names() {
@@ -90,10 +93,13 @@ func (t serverTable) guessKind() ServerType {
 	return ""
 }
 
-// server reads one server of the given type; "" is an invalid type that was reported already.
-func (t serverTable) server(kind ServerType) MCPServer {
-	s := MCPServer{Type: kind}
-	s.Command = t.command(kind == ServerStdio)
+// server reads one server of the given kind; "" is an invalid one that was reported already.
+func (t serverTable) server(kind string) Transport {
+	s := Transport{Type: TransportType(kind)}
+	if kind == streamableHTTP {
+		s.Type = HTTP
+	}
+	s.Command = t.command(s.Type == Stdio)
 	t.placeholders(t.Key("command"), s.Command)
 	s.Args = t.args(true)
 	for i, a := range s.Args {
@@ -101,9 +107,9 @@ func (t serverTable) server(kind ServerType) MCPServer {
 	}
 	s.Env = t.env()
 	s.Cwd = t.cwd()
-	t.checkProgram(kind == ServerStdio, s.Command, s.Cwd)
+	t.checkProgram(s.Type == Stdio, s.Command, s.Cwd)
 	s.HandshakeTimeout = t.handshakeTimeout()
-	s.URL = t.url(kind == ServerStreamableHTTP, true)
+	s.URL = t.url(s.Type == HTTP, true)
 	s.Headers = t.headers()
 	return s
 }
@@ -122,12 +128,12 @@ func (t serverTable) cwd() string {
 }
 
 // spelling converts the names that MCP clients use for a server's transport to ours; it returns others unchanged.
-func spelling(s string) ServerType {
+func spelling(s string) string {
 	switch strings.NewReplacer("-", "", "_", "", " ", "").Replace(strings.ToLower(s)) {
 	case "stdio", "local":
-		return ServerStdio
+		return string(Stdio)
 	case "http", "streamablehttp", "streaminghttp", "httpstream", "remote":
-		return ServerStreamableHTTP
+		return streamableHTTP
 	}
-	return ServerType(s)
+	return s
 }

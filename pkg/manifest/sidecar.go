@@ -68,7 +68,7 @@ func dirID(dir string, hostReserved []string) (id string, note Diagnostic) {
 }
 
 // parseSidecar reads the servers of a sidecar. The level is that of faults that affect the whole file.
-func parseSidecar(s Sidecar, level document.Level, program func(command, cwd string) string) (*document.Doc, map[string]MCPServer) {
+func parseSidecar(s Sidecar, level document.Level, program func(command, cwd string) string) (*document.Doc, map[string]Transport) {
 	d, ok := document.Open(s.Path, s.Data, document.Options{Level: level, Loose: true})
 	if !ok {
 		return d, nil
@@ -80,7 +80,7 @@ func parseSidecar(s Sidecar, level document.Level, program func(command, cwd str
 	return d, (&table{top, program}).clientServers()
 }
 
-func (t *table) clientServers() map[string]MCPServer {
+func (t *table) clientServers() map[string]Transport {
 	key := ""
 	for _, k := range []string{"mcpServers", "mcp_servers", "servers"} {
 		switch {
@@ -99,14 +99,14 @@ func (t *table) clientServers() map[string]MCPServer {
 }
 
 // members reads the servers of a sidecar, with the names that they have as members of the extension.
-func (t serversTable) members() map[string]MCPServer {
+func (t serversTable) members() map[string]Transport {
 	if len(t.Names()) > maxServers {
 		t.Fault(t.Path, "has %d servers; want at most %d", len(t.Names()), maxServers)
 		return nil
 	}
 	names := t.memberNames()
 	t.Level = document.Warn // from here on a fault affects only one server
-	out := make(map[string]MCPServer, len(t.Names()))
+	out := make(map[string]Transport, len(t.Names()))
 	for _, written := range slices.Sorted(maps.Keys(names)) {
 		before := t.Faults
 		sub := t.server(written)
@@ -159,7 +159,7 @@ func LeftOut(d Diagnostic) (member string, ok bool) {
 }
 
 // isMesh reports whether a server is extctl mcp, as `extctl mcp install` writes it, for stdin and stdout or HTTP.
-func (s MCPServer) isMesh(name string) bool {
+func (s Transport) isMesh(name string) bool {
 	base := s.Command[strings.LastIndexAny(s.Command, `/\`)+1:]
 	if strings.TrimSuffix(base, ".exe") == "extctl" {
 		return slices.Contains(s.Args, "mcp")
@@ -212,7 +212,7 @@ func memberName(name string) string {
 }
 
 // sidecarKind returns the transport of a server in a sidecar, given or derived; "" was reported.
-func (t serverTable) sidecarKind() ServerType {
+func (t serverTable) sidecarKind() string {
 	if !t.Has("type") && !t.Has("transport") {
 		return t.guessKind()
 	}
@@ -220,7 +220,7 @@ func (t serverTable) sidecarKind() ServerType {
 	switch kind := spelling(s); {
 	case key == "":
 		// reported
-	case kind == ServerStdio, kind == ServerStreamableHTTP:
+	case kind == string(Stdio), kind == streamableHTTP:
 		return kind
 	case slices.Contains([]string{"sse", "http+sse", "http-sse"}, strings.ToLower(s)):
 		t.Fault(t.Key(key), `SSE is not supported: MCP deprecated it, and it ties a session to one connection; use the server's streamable HTTP endpoint with "http"`)
@@ -231,17 +231,17 @@ func (t serverTable) sidecarKind() ServerType {
 }
 
 // dropOther removes the fields of the other transport, which other clients ignore, too.
-func (t serverTable) dropOther(kind ServerType) {
+func (t serverTable) dropOther(kind string) {
 	switch kind {
-	case ServerStreamableHTTP:
+	case streamableHTTP:
 		t.Drop("command", "args", "env", "cwd", "handshake_timeout")
-	case ServerStdio:
+	case string(Stdio):
 		t.Drop("url", "headers")
 	}
 }
 
 // withHome replaces "~/".
-func (s MCPServer) withHome() MCPServer {
+func (s Transport) withHome() Transport {
 	s.Command, s.Cwd = home(s.Command), home(s.Cwd)
 	for i, a := range s.Args {
 		s.Args[i] = home(a)

@@ -257,7 +257,7 @@ func headerValue(s string) bool { return printable(strings.ReplaceAll(s, "\t", "
 
 // nearestTransport returns the supported transport that s probably means.
 func nearestTransport(s string, legal []string) (string, bool) {
-	if known := string(spelling(s)); slices.Contains(legal, known) {
+	if known := spelling(s); slices.Contains(legal, known) {
 		return known, true
 	}
 	return nearest.Word(s, legal)
