@@ -83,7 +83,7 @@ func ExampleClient() {
 	// "sunny in Ghent" <nil>
 	// {"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":180,"total":365}}
 	// "mostly sunny" <nil>
-	// the arguments do not fit ext_weather_today: city is a number, not a string
+	// the arguments do not fit ext_weather_today: city: got number, want string
 	// no tool is named "ext_weather_tody"; the nearest are ext_weather_today
 }
 

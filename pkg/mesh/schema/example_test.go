@@ -21,7 +21,7 @@ func ExampleCompile() {
 	fmt.Println(err != nil)
 	// Output:
 	// <nil>
-	// city is a number, not a string
-	// city is missing
+	// city: got number, want string
+	// the arguments: missing property 'city'
 	// true
 }

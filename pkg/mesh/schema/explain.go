@@ -2,7 +2,6 @@ package schema
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/big"
@@ -26,11 +25,11 @@ func explainInvalid(v *jsonschema.ValidationError) error {
 	var walk func(v *jsonschema.ValidationError, name string)
 	walk = func(v *jsonschema.ValidationError, name string) {
 		if k, ok := v.ErrorKind.(*kind.PropertyNames); ok {
-			name = "the name " + literal(k.Property) // the causes have no location
+			name = fmt.Sprintf("the name %q", k.Property) // the causes have no location
 		}
 		if len(v.Causes) == 0 && len(faults) < maxFaults {
-			place := cmp.Or(name, placeOf(v.InstanceLocation))
-			faults = append(faults, words.Clip(explainFault(words.Clip(place, 128), v.ErrorKind), 512))
+			place := words.Clip(cmp.Or(name, placeOf(v.InstanceLocation), "the arguments"), 128)
+			faults = append(faults, words.Clip(place+": "+explainFault(v.ErrorKind), 512))
 		}
 		for _, cause := range v.Causes {
 			walk(cause, name)
@@ -57,114 +56,30 @@ func placeOf(tokens []string) string {
 	return b.String()
 }
 
-// explainFault states the fault of the value at place: what it is, and what the schema wants.
-func explainFault(place string, fault jsonschema.ErrorKind) string {
-	what := place
-	if place == "" {
-		what = "the arguments"
-	}
-	switch k := fault.(type) {
-	case *kind.Required:
-		return eachOf(k.Missing, func(name string) string { return memberOf(place, name) + " is missing" })
-	case *kind.AdditionalProperties:
-		return eachOf(k.Properties, func(name string) string { return memberOf(place, name) + " is unknown" })
-	case *kind.Type:
-		return fmt.Sprintf("%s is %s, not %s", what, withArticle(k.Got), alternatives(k.Want, withArticle))
-	case *kind.Enum:
-		return fmt.Sprintf("%s is %s, not %s", what, literal(k.Got), alternatives(k.Want, literal))
-	case *kind.Const:
-		return fmt.Sprintf("%s is %s, not %s", what, literal(k.Got), literal(k.Want))
-	case *kind.Pattern:
-		return fmt.Sprintf("%s is %s, which does not match %s", what, literal(k.Got), k.Want)
-	}
-	if text, ok := explainLimit(what, fault); ok {
-		return text
-	}
-	return what + ": " + fault.LocalizedString(message.NewPrinter(language.English))
-}
-
-// explainLimit explains a number, or a length, that is outside of a limit.
-func explainLimit(what string, fault jsonschema.ErrorKind) (text string, ok bool) {
-	number := func(got *big.Rat, limit string, want *big.Rat) (string, bool) {
-		return fmt.Sprintf("%s is %s; %s %s", what, decimal(got), limit, decimal(want)), true
-	}
-	length := func(got int, unit, limit string, want int) (string, bool) {
-		if got == 1 {
-			unit = strings.TrimSuffix(unit, "s")
-		}
-		return fmt.Sprintf("%s has %d %s; %s %d", what, got, unit, limit, want), true
-	}
+// explainFault states what a value is, and what the schema wants.
+func explainFault(fault jsonschema.ErrorKind) string {
 	switch k := fault.(type) {
 	case *kind.Minimum:
-		return number(k.Got, "at least", k.Want)
+		return outside("at least", k.Got, k.Want)
 	case *kind.Maximum:
-		return number(k.Got, "at most", k.Want)
+		return outside("at most", k.Got, k.Want)
 	case *kind.ExclusiveMinimum:
-		return number(k.Got, "more than", k.Want)
+		return outside("more than", k.Got, k.Want)
 	case *kind.ExclusiveMaximum:
-		return number(k.Got, "less than", k.Want)
+		return outside("less than", k.Got, k.Want)
 	case *kind.MultipleOf:
-		return number(k.Got, "a multiple of", k.Want)
-	case *kind.MinLength:
-		return length(k.Got, "characters", "at least", k.Want)
-	case *kind.MaxLength:
-		return length(k.Got, "characters", "at most", k.Want)
-	case *kind.MinItems:
-		return length(k.Got, "items", "at least", k.Want)
-	case *kind.MaxItems:
-		return length(k.Got, "items", "at most", k.Want)
+		return outside("a multiple of", k.Got, k.Want)
 	}
-	return "", false
+	return fault.LocalizedString(message.NewPrinter(language.English))
 }
 
-// eachOf joins one text for each name, at most maxFaults.
-func eachOf(names []string, text func(string) string) string {
-	var out []string
-	for _, name := range names[:min(len(names), maxFaults)] {
-		out = append(out, text(words.Clip(name, 64)))
-	}
-	return strings.Join(out, "; ")
-}
-
-func memberOf(place, name string) string { return strings.TrimPrefix(place+"."+name, ".") }
-
-// alternatives is "a", "a or b", "a, b or c"; of many, the first ones.
-func alternatives[T any](all []T, text func(T) string) string {
-	var out []string
-	for _, v := range all[:min(len(all), maxFaults)] {
-		out = append(out, text(v))
-	}
-	if len(all) > maxFaults {
-		return strings.Join(out, ", ") + ", …"
-	}
-	return words.Or(out)
-}
-
-// withArticle is a JSON type with its article.
-func withArticle(name string) string {
-	switch name {
-	case "integer", "object", "array":
-		return "an " + name
-	case "null":
-		return name
-	}
-	return "a " + name
-}
-
-// literal is a value as JSON, clipped.
-func literal(v any) string {
-	text, err := json.Marshal(v)
-	if err != nil {
-		return words.Clip(fmt.Sprint(v), 64)
-	}
-	return words.Clip(string(text), 64)
+// outside explains a number that is outside of a limit. The library's own text is rounded: 2×10⁰⁸ for 200000001.
+func outside(limit string, got, want *big.Rat) string {
+	return fmt.Sprintf("got %s, want %s %s", decimal(got), limit, decimal(want))
 }
 
 // decimal is a number as people write it: 100000000, 1.5.
 func decimal(r *big.Rat) string {
-	if r == nil {
-		return "?"
-	}
 	if r.IsInt() {
 		return words.Clip(r.Num().String(), 64)
 	}
