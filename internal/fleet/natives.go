@@ -101,7 +101,7 @@ func checkHeartbeatID(id string) error {
 	if first, _, dotted := strings.Cut(id, "."); dotted {
 		parent = first
 	}
-	return checkID(id, parent)
+	return wire.CheckExtension(id, parent)
 }
 
 // handleUnannounced processes a heartbeat of an id without an announcement. All extensions are requested to announce.

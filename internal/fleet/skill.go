@@ -11,7 +11,7 @@ import (
 // The limits of a skill.
 const (
 	maxSkillBody        = 256 << 10
-	maxSkillName        = maxName
+	maxSkillName        = 512 // bytes of 128 characters
 	maxSkillDescription = 4096
 )
 

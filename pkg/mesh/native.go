@@ -1,7 +1,6 @@
 package mesh
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -106,54 +105,37 @@ func unlessClosed(err error) error {
 }
 
 func (e *Service) check() error {
-	var errs []error
-	if err := wire.CheckID(e.ID, false); err != nil {
-		errs = append(errs, err)
-	}
-	if wire.Reserved(e.ID) {
-		errs = append(errs, fmt.Errorf("the id %q is reserved for the agent and the mesh", e.ID))
-	}
-	if e.Version == "" {
-		errs = append(errs, errors.New("an extension needs a version"))
-	} else if _, err := semver.StrictNewVersion(e.Version); err != nil {
+	prefix, err := wire.ParsePrefix(e.Prefix) // NATS would take a space for the end of a subject, and a * for all
+	errs := []error{err}
+	if _, err := semver.StrictNewVersion(e.Version); err != nil && e.Version != "" {
 		errs = append(errs, fmt.Errorf("the version %.64q is not semver, such as 1.2.3: %w", e.Version, err))
 	}
 	if e.Handler == nil {
 		errs = append(errs, errors.New("an extension needs a handler"))
 	}
-	for _, f := range []struct {
-		name, value string
-		most        int
-	}{{"version", e.Version, 64}, {"name", e.Name, 512}, {"description", e.Description, 4096}} {
-		if len(f.value) > f.most { // the registry would refuse its announcement
-			errs = append(errs, fmt.Errorf("its %s of %d bytes is over the limit of %d", f.name, len(f.value), f.most))
-		}
-	}
-	for _, p := range []string{e.Prefix, e.SubjectPrefix} {
-		if _, err := wire.ParsePrefix(p); err != nil { // NATS would take a space for the end of a subject, and a * for all
-			errs = append(errs, err)
-		}
-	}
-	if own, err := wire.ParsePrefix(e.SubjectPrefix); err == nil && wire.Prefix(cmp.Or(e.Prefix, wire.DefaultPrefix)).Reserves(own) {
-		errs = append(errs, fmt.Errorf("its subject prefix %q is inside the mesh's own subjects", own))
-	}
+	a := e.announcement()
+	errs = append(errs, a.Check(prefix)) // the registry would refuse it
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("mesh: %w", err)
 	}
-	e.Prefix = cmp.Or(e.Prefix, wire.DefaultPrefix)
+	e.Prefix = string(prefix)
 	return nil
 }
 
-// announce calls initialize of the handler, as the registry will, and returns the announcement with the hash of the result,
-// by which the registry detects changed tools.
-func (e *Service) announce(ctx context.Context) (wire.Announce, error) {
+func (e *Service) announcement() wire.Announce {
 	host, _ := os.Hostname() // for people; an unknown one is no fault
-	a := wire.Announce{
+	return wire.Announce{
 		ID: e.ID, Version: e.Version, SubjectPrefix: e.SubjectPrefix, Host: host, Transport: "nats", Dialect: "ext",
 		Features: []string{wire.FeatureStream, wire.FeatureCancel, wire.FeatureInstance},
 		About:    wire.About{Name: e.Name, Description: e.Description, Priority: e.Priority},
 		Context:  wire.Context{Passthrough: e.Passthrough},
 	}
+}
+
+// announce calls initialize of the handler, as the registry will, and returns the announcement with the hash of the result,
+// by which the registry detects changed tools.
+func (e *Service) announce(ctx context.Context) (wire.Announce, error) {
+	a := e.announcement()
 	result, err := jsonrpc.Protect(ctx, e.Handler, &rpc.Request{ID: []byte("0"), Method: "initialize", Params: []byte("{}")})
 	if err != nil {
 		return a, fmt.Errorf("mesh: %s: the handler does not answer initialize: %w", e.ID, err)

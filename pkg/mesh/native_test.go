@@ -248,7 +248,7 @@ func TestServeRefuses(t *testing.T) {
 	}
 	err = mesh.Serve(t.Context(), nil, mesh.Service{ID: "x", Version: "1.0.0+" + strings.Repeat("v", 64), Handler: &mesh.Toolbox{},
 		Name: strings.Repeat("n", 513), Description: strings.Repeat("d", 4097)})
-	for _, want := range []string{"its version of 70 bytes", "its name of 513 bytes", "its description of 4097 bytes"} {
+	for _, want := range []string{"a version of 70 bytes", "a name of 513 bytes", "a description of 4097 bytes"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not speak of %q", err, want)
 		}
