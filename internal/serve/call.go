@@ -191,7 +191,7 @@ func (c *call) place() *rpc.Error {
 		return rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: int64(s.opt.MaxInflight),
 			RetryAfterMS: retryAfter.Milliseconds()}, "%s has %d calls in flight already", s.inst.ID(), s.opt.MaxInflight)
 	}
-	if reserve := s.inst.pub.opt.Reserve; reserve != nil && !reserve(c.bytes) {
+	if !s.inst.pub.opt.Reserve(c.bytes) {
 		s.inst.inflight.Add(-1)
 		return rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Size: c.bytes, RetryAfterMS: retryAfter.Milliseconds()},
 			"this host has no memory left for a request of %d bytes to %s: the requests in flight on it, and answers on their way, take it all", c.bytes, s.inst.ID())
@@ -264,9 +264,7 @@ func (c *call) leave() {
 func (c *call) giveBack() {
 	s := c.s
 	s.inst.inflight.Add(-1)
-	if reserve := s.inst.pub.opt.Reserve; reserve != nil {
-		reserve(-c.bytes)
-	}
+	s.inst.pub.opt.Reserve(-c.bytes)
 }
 
 // finish ends c, since its answer was sent. The last step removes it from the calls that Serve waits for.
@@ -343,39 +341,23 @@ func (c *call) large(r *jsonrpc.Reply, size, limit int64) (chunked bool) {
 		c.leave()
 		c.refuse(rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s stopped before its answer was sent", s.inst.ID()))
 		return false
-	case !s.inst.pub.streams.reserve(size):
-		c.leave()
-		details.Limit = maxStreaming
-		c.refuse(rpc.NewError(rpc.CodeOverloaded, details,
-			"the answer of about %d bytes would put more than %d bytes of large answers under way", size, maxStreaming))
-		return false
 	}
 	copied := int64(0)
-	if reserve := s.inst.pub.opt.Reserve; reserve != nil && r.KeepCopies(c.id) {
-		if copied = size; !reserve(copied) {
-			s.inst.pub.streams.release(size)
-			c.leave()
-			c.refuse(rpc.NewError(rpc.CodeOverloaded, rpc.Details{Size: size},
-				"the answer of about %d bytes was discarded: answers and requests under way take all the memory that this host has for them", size))
-			return false
-		}
+	if r.KeepCopies(c.id) { // otherwise the connection to the child has reserved the memory
+		copied = size
 	}
-	unreserve := func() {
-		if copied > 0 {
-			s.inst.pub.opt.Reserve(-copied)
-		}
+	if copied > 0 && !s.inst.pub.opt.Reserve(copied) {
+		c.leave()
+		c.refuse(rpc.NewError(rpc.CodeOverloaded, rpc.Details{Size: size},
+			"the answer of about %d bytes was discarded: answers and requests under way take all the memory that this host has for them", size))
+		return false
 	}
 	c.flow.Store(&flow{acks: make(chan struct{}, wire.MaxUnacked), left: make(chan struct{})})
 	text, letGo := r.Keep(c.id)
 	c.size = len(text)
-	if extra := int64(len(text)) - size; extra != 0 {
-		s.inst.pub.streams.mu.Lock()
-		s.inst.pub.streams.bytes += extra
-		s.inst.pub.streams.mu.Unlock()
-	}
 	go c.sendChunks(text, func() { // owned by Serve, which waits for the call; ends with the answer, or the caller, or the service
 		letGo()
-		unreserve()
+		s.inst.pub.opt.Reserve(-copied)
 	})
 	return true
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -20,10 +21,14 @@ type PublisherOptions struct {
 	HeartbeatInterval time.Duration // of Instance.Run; default wire.DefaultHeartbeatInterval
 	Logger            *slog.Logger  // default: discard
 
-	// Reserve, if set, is called with the number of bytes of each request that is accepted, and with a negative number
-	// when the call has ended. If it returns false, the request is refused with rpc.CodeOverloaded.
+	// Reserve is called with the number of bytes of each request that is accepted, and of each copy of a large answer, and
+	// with a negative number when they are freed. If it returns false, the call is refused with rpc.CodeOverloaded. The
+	// default is a limit of 256 MiB for this Publisher.
 	Reserve func(n int64) bool
 }
+
+// defaultMemory is the limit of a Publisher without PublisherOptions.Reserve.
+const defaultMemory = 256 << 20
 
 // Publisher is shared by all instances of one program on one connection. Its Run method receives their cancellations and
 // acknowledgements, answers requests for the program's micro services, and sends the frames of streaming calls.
@@ -49,6 +54,16 @@ func NewPublisher(nc *nats.Conn, opt PublisherOptions) *Publisher {
 	}
 	if opt.Logger == nil {
 		opt.Logger = slog.New(slog.DiscardHandler)
+	}
+	if opt.Reserve == nil {
+		var used atomic.Int64
+		opt.Reserve = func(n int64) bool {
+			if used.Add(n) > defaultMemory && n > 0 {
+				used.Add(-n)
+				return false
+			}
+			return true
+		}
 	}
 	return &Publisher{nc: nc, opt: opt, in: make(chan *nats.Msg, 4096), discovery: newDiscovery(nc, opt)}
 }

@@ -19,3 +19,15 @@ func TestClosedBeforeRun(t *testing.T) {
 		t.Errorf("read returned %v", err)
 	}
 }
+
+// TestDefaultReserve: a program without a limit of its own has the default one. Memory that was freed can be reserved again.
+func TestDefaultReserve(t *testing.T) {
+	reserve := NewPublisher(nil, PublisherOptions{}).opt.Reserve
+	if !reserve(defaultMemory) || reserve(1) {
+		t.Error("the limit is another one")
+	}
+	reserve(-defaultMemory)
+	if !reserve(1) {
+		t.Error("freed memory is still counted")
+	}
+}

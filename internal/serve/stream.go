@@ -16,10 +16,6 @@ import (
 	"github.com/extmesh/extmesh/internal/wire"
 )
 
-// maxStreaming bounds the bytes of large answers under way from one Node: they are copies, since a child's
-// line is gone when the next one comes.
-const maxStreaming = 256 << 20
-
 // streams is the part of a Publisher that handles streaming calls: accepted and keepalive frames on time, and the messages to
 // the reply subjects of frames: acknowledgements of chunks, and the server's status when a caller no longer listens.
 type streams struct {
@@ -28,7 +24,6 @@ type streams struct {
 	mu       sync.Mutex
 	services map[*service]struct{}
 	tokens   map[string]*call // calls that sent a frame with a reply subject
-	bytes    int64            // of large answers under way
 }
 
 func (t *streams) addService(s *service) {
@@ -189,7 +184,6 @@ func (c *call) sendChunks(text []byte, letGo func()) {
 	defer c.finish()
 	whole, size := c.chunks(text), len(text)
 	letGo()
-	c.s.inst.pub.streams.release(int64(size))
 	c.leave()
 	if whole {
 		c.send(wire.FrameEnd, fmt.Appendf(nil, `{"length":%d}`, size), 0)
@@ -231,21 +225,4 @@ func (c *call) awaitAck() bool {
 	case <-c.s.ctx.Done():
 	}
 	return false
-}
-
-// reserve reserves memory for the copy of a large answer.
-func (t *streams) reserve(size int64) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.bytes+size > maxStreaming {
-		return false
-	}
-	t.bytes += size
-	return true
-}
-
-func (t *streams) release(size int64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.bytes -= size
 }
