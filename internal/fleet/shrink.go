@@ -59,7 +59,7 @@ func (c *cuts) notes(shown, limit int) (out []wire.Diagnostic) {
 	note := func(count int, format string) {
 		if count > 0 {
 			out = append(out, wire.Diagnostic{Level: "warn", Code: codeSchemaDropped,
-				Message: fmt.Sprintf(format, count, all) + fmt.Sprintf(": the spec is over the limit of %d bytes", limit)})
+				Message: fmt.Sprintf(format, count, all) + fmt.Sprintf(": the spec was over the limit when they were read, or is over the present one of %d bytes", limit)})
 		}
 	}
 	note(c.schemas, `the schemas of %d of %d tools are shown as {"type":"object"}`)

@@ -69,6 +69,8 @@ func explainFault(fault jsonschema.ErrorKind) string {
 		return outside("less than", k.Got, k.Want)
 	case *kind.MultipleOf:
 		return outside("a multiple of", k.Got, k.Want)
+	case *kind.Pattern: // the library's text has each backslash twice
+		return fmt.Sprintf("%q does not match the pattern %s", k.Got, k.Want)
 	}
 	return fault.LocalizedString(message.NewPrinter(language.English))
 }
