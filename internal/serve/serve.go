@@ -201,7 +201,7 @@ func (s *service) drain() error {
 	s.untilIdle(ctx)
 	s.endCalls()
 	_ = s.flush(context.WithoutCancel(s.ctx), time.Second) // best effort: answers that cannot be sent now are sent later or not at all
-	if !handled { // the server was slow; what it has sent until now gets a refusal
+	if !handled {                                          // the server was slow; what it has sent until now gets a refusal
 		select {
 		case <-s.inst.pub.takenUp():
 			svc.forget()
