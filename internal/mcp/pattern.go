@@ -70,7 +70,7 @@ var (
 // isJavaScript reports whether JavaScript compiles a pattern. What Go writes differently or does not have is translated; the rules that are
 // common to all languages are those of Go.
 func isJavaScript(p string) bool {
-	t := translation{}
+	t := translation{names: map[string]bool{}, refers: map[string]bool{}}
 	for len(p) > 0 {
 		n, as := t.next(p)
 		if n == 0 {
@@ -80,8 +80,8 @@ func isJavaScript(p string) bool {
 		t.out.WriteString(cmp.Or(as, p[:n]))
 		p = p[n:]
 	}
-	for _, name := range t.refers {
-		if !slices.Contains(t.names, name) {
+	for name := range t.refers {
+		if !t.names[name] {
 			return false
 		}
 	}
@@ -98,8 +98,8 @@ type translation struct {
 	class   bool // inside of [ and ]
 	groups  int  // that are counted
 	highest int  // number of a group that is referred to
-	names   []string
-	refers  []string
+	names   map[string]bool
+	refers  map[string]bool
 }
 
 // next returns how many bytes the next part of a pattern has, 0 if JavaScript does not have it, and what it is in Go if that differs.
@@ -120,11 +120,11 @@ func (t *translation) next(p string) (n int, as string) {
 		return 3, ""
 	case strings.HasPrefix(p, "(?"):
 		m := named.FindStringSubmatch(p)
-		if m == nil || slices.Contains(t.names, m[1]) {
+		if m == nil || t.names[m[1]] {
 			return 0, ""
 		}
 		t.groups++
-		t.names = append(t.names, m[1])
+		t.names[m[1]] = true
 		return len(m[0]), "("
 	case p[0] == '(':
 		t.groups++
@@ -158,7 +158,7 @@ func (t *translation) escape(p string) (n int, as string) {
 		return 0, ""
 	}
 	if m[2] != "" {
-		t.refers = append(t.refers, m[2])
+		t.refers[m[2]] = true
 	}
 	number, _ := strconv.Atoi(m[3])
 	t.highest = max(t.highest, number)
