@@ -304,7 +304,7 @@ func TestMCPPreview(t *testing.T) {
 	}
 }
 
-// TestListenUnix: only a socket on which nobody listens is replaced.
+// TestListenUnix: only a socket on which no process listens is replaced.
 func TestListenUnix(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	for range 2 { // the second time the first one is left

@@ -383,7 +383,7 @@ func (t Target) As(context string) (Target, error) {
 	if err != nil {
 		return Target{}, err
 	}
-	if t.upURL == "" { // the context has no address, and the default one is that of an extctl up, whose password t's servers must not get
+	if t.upURL == "" { // the default address, which a context without one gets, can be that of an extctl up; t's servers must not get its password
 		as.forgetUp()
 	}
 	as.Servers = nil

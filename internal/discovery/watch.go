@@ -110,7 +110,7 @@ func (w *watcher) look(ctx context.Context) map[string]sum {
 		keepMissing(files, w.files)
 	}
 	took := time.Since(began)
-	w.pause = pauseAfter(min(took, w.took)) // one slow look, such as the first one, says little about the next
+	w.pause = pauseAfter(min(took, w.took)) // after one slow look, such as the first one, the next can be quick
 	w.took = took
 	return files
 }

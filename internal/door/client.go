@@ -18,7 +18,7 @@ type client struct {
 	view        *viewState
 	principal   string // how the client has authenticated; "" if it has not
 	natsContext string // with its NATS credentials; "": those of the Door
-	session     string // tells extensions which calls belong together; "" for a modern HTTP request, which stands alone
+	session     string // the same for calls that belong together; "" for a modern HTTP request, which is alone
 	identities  *identities
 	usage       *usage    // of this client, or of all with the same token
 	follower    *follower // in a session of the legacy era

@@ -280,7 +280,7 @@ func (x *exchange) readBody() ([]byte, *fault) {
 	var body []byte
 	var err error
 	if x.r.ContentLength > limit {
-		if x.r.Header.Get("Expect") == "" { // otherwise it would be told to send the body
+		if x.r.Header.Get("Expect") == "" { // otherwise net/http would request the body
 			body, _ = io.ReadAll(io.LimitReader(x.r.Body, jsonrpc.IDWithin))
 		}
 		return body, x.tooLarge()

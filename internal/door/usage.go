@@ -16,7 +16,7 @@ const (
 	maxUserStreams = 1000
 )
 
-// maxUnread is how many bytes of answers and events can be being written: over it, no more can be requested.
+// maxUnread limits the bytes of answers and events that are being written: over it, further requests are refused.
 var maxUnread = memoryShare()
 
 // memoryShare is 256 MiB, or an eighth of the process's memory limit if that is less.

@@ -32,7 +32,7 @@ func (c *Conn) listen(ctx context.Context, s *session) {
 	defer in.close()
 	gap := false    // before this stream, in which the server's messages may have been lost
 	opened := false // there was a stream
-	// A stream that is resumed stays silent with some servers, so it is requested anew. Only a server that refuses that gets the id of the
+	// A stream that is resumed stays silent with some servers, so each request is for a new stream. Only a server that refuses that gets the id of the
 	// last event, and the next time not.
 	last := ""
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {

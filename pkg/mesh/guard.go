@@ -15,7 +15,7 @@ const freshness = 10 * time.Second
 // throughEvery is how often a call is allowed although the catalog shows an open breaker: the catalog may be wrong.
 const throughEvery = time.Second
 
-// longestDelay limits how long a caller is told to wait: no breaker is open for longer, but the bridge's clock may be ahead.
+// longestDelay limits the wait in the error for a caller: no breaker is open for longer, but the bridge's clock may be ahead.
 const longestDelay = 2 * time.Minute
 
 // guard is the state of one extension's failures at a Client: its breaker, the last call that was allowed although the
