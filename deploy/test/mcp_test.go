@@ -97,7 +97,8 @@ func await(t *testing.T, what string, done func() (bool, string)) {
 }
 
 // TestProxies runs nginx and Caddy with the files in deploy, each in front of the MCP server of the systemd unit. Requests
-// and their headers must pass unchanged, and events must arrive while their stream is open.
+// and their headers must pass unchanged, events must arrive while their stream is open, and the server must notice that a
+// client has closed a stream.
 func TestProxies(t *testing.T) {
 	const host = "mcp.example.com"
 	cert, key, roots := certificate(t, host)
@@ -105,7 +106,7 @@ func TestProxies(t *testing.T) {
 		"nginx": func(t *testing.T, door, at string) process {
 			dir := t.TempDir()
 			site := strings.NewReplacer("127.0.0.1:7331", door, "listen 443", "listen "+at, "/etc/extmesh/tls.crt", cert, "/etc/extmesh/tls.key", key)
-			text := "pid nginx.pid;\nerror_log stderr;\nevents {}\nhttp {\naccess_log off;\nclient_body_temp_path body;\nproxy_temp_path proxy;\n" +
+			text := "user root;\npid nginx.pid;\nerror_log stderr;\nevents {}\nhttp {\naccess_log off;\nclient_body_temp_path body;\nproxy_temp_path proxy;\n" +
 				"fastcgi_temp_path f;\nuwsgi_temp_path u;\nscgi_temp_path s;\n" + site.Replace(read(t, "deploy/nginx/mcp.conf")) + "}\n"
 			writeFile(t, filepath.Join(dir, "nginx.conf"), text)
 			return process{args: []string{"-p", dir, "-e", "stderr", "-c", "nginx.conf", "-g", "daemon off;"}}
@@ -123,8 +124,8 @@ func TestProxies(t *testing.T) {
 			if err != nil {
 				t.Skipf("no %s here", name)
 			}
-			door, at := "127.0.0.1:"+port(t), "127.0.0.1:"+port(t)
-			run(t, mcpUnit(t, door))
+			door, admin, at := "127.0.0.1:"+port(t), "127.0.0.1:"+port(t), "127.0.0.1:"+port(t)
+			run(t, mcpUnit(t, door, admin))
 			p := start(t, door, at)
 			p.name, p.program = name, path
 			run(t, p)
@@ -135,18 +136,20 @@ func TestProxies(t *testing.T) {
 				},
 			}
 			t.Cleanup(transport.CloseIdleConnections)
-			checkProxy(t, &http.Client{Transport: transport}, "https://"+host+"/mcp")
+			c := &http.Client{Transport: transport}
+			checkProxy(t, c, "https://"+host+"/mcp")
+			checkDisconnect(t, c, "https://"+host+"/mcp", admin)
 		})
 	}
 }
 
 // mcpUnit is the process of mcp.service, without a mesh, and with the token ada.
-func mcpUnit(t *testing.T, door string) process {
+func mcpUnit(t *testing.T, door, admin string) process {
 	t.Helper()
 	start := service(t, "mcp")["Service.ExecStart"][0]
 	context := filepath.Join(t.TempDir(), "nats.json")
 	writeFile(t, context, `{"url": "nats://127.0.0.1:1"}`)
-	words := strings.Fields(strings.NewReplacer("127.0.0.1:7331", door, "127.0.0.1:8225", "127.0.0.1:0",
+	words := strings.Fields(strings.NewReplacer("127.0.0.1:7331", door, "127.0.0.1:8225", admin,
 		"/etc/extmesh/tokens.yaml", tokens(t, "ada"), "${CREDENTIALS_DIRECTORY}/nats.json", context).Replace(start))
 	return process{name: "mcp", program: "extctl", args: words[1:]}
 }
@@ -184,6 +187,36 @@ func checkProxy(t *testing.T, c *http.Client, url string) {
 		}
 	}
 	t.Errorf("no event arrives while the stream is open: %s", res.Status)
+}
+
+// checkDisconnect closes a stream. The server must notice it before it has sent two comments into the stream, 15 s apart: a
+// proxy that goes on reading is noticed only when it fails to pass them on.
+func checkDisconnect(t *testing.T, c *http.Client, url, admin string) {
+	streams := func(n string) func() (bool, string) {
+		return func() (bool, string) {
+			r, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+admin+"/metrics", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, text := send(http.DefaultClient, r)
+			return strings.Contains(text, "\nextmesh_mcp_streams "+n+"\n"), text
+		}
+	}
+	await(t, "the stream of checkProxy has ended", streams("0"))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	res, err := c.Do(mcpRequest(ctx, t, url, "ada", "subscriptions/listen", `"notifications":{"toolsListChanged":true},`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	await(t, "a stream", streams("1"))
+	cancel()
+	began := time.Now()
+	await(t, "the stream has ended", streams("0"))
+	if took := time.Since(began); took > 25*time.Second {
+		t.Errorf("the server noticed that the client had gone after %v", took)
+	}
 }
 
 func writeFile(t *testing.T, path, text string) {

@@ -44,7 +44,7 @@ type HTTPOptions struct {
 const (
 	headerTimeout  = 5 * time.Second
 	bodyTimeout    = 30 * time.Second // from the first byte of the request
-	idleTimeout    = 2 * time.Minute
+	idleTimeout    = 11 * time.Minute // more than proxies keep a connection, which would send a request into the closing one
 	replyTimeout   = time.Minute      // to write a JSON answer; more for a large one
 	eventTimeout   = 10 * time.Second // to write one event
 	keepAliveEvery = 15 * time.Second
@@ -287,7 +287,9 @@ func (x *exchange) readBody() ([]byte, *fault) {
 	}
 	if n := x.r.ContentLength; n >= 0 && n <= 64<<10 { // of a larger one, only what has arrived takes memory
 		body = make([]byte, n)
-		_, err = io.ReadFull(x.r.Body, body)
+		var got int
+		got, err = io.ReadFull(x.r.Body, body)
+		body = body[:got]
 	} else {
 		body, err = io.ReadAll(io.LimitReader(x.r.Body, limit+1))
 	}
@@ -296,7 +298,7 @@ func (x *exchange) readBody() ([]byte, *fault) {
 		return body, x.tooLarge()
 	case err != nil:
 		x.w.Header().Set("Connection", "close")
-		return nil, &fault{status: http.StatusBadRequest, text: "the body is incomplete"}
+		return body, &fault{status: http.StatusBadRequest, text: "the body is incomplete"}
 	}
 	_ = x.r.Body.Close() // it has been read: net/http need not look for the rest of it
 	return bytes.TrimSpace(body), nil

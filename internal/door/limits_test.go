@@ -209,6 +209,7 @@ func TestSlowRequests(t *testing.T) {
 	}{
 		{"head", head, headerTimeout, ""},
 		{"body", head + "\r\n{", bodyTimeout, "400 Bad Request"},
+		{"body after its id", head + "\r\n" + `{"jsonrpc":"2.0","id":7,"method":"ping","params":{"x":"`, bodyTimeout, `"id":7,"error"`},
 		{"body of a request that is refused", strings.Replace(head, "/mcp", "/nothing", 1) + "\r\n{", bodyTimeout, "404 Not Found"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
