@@ -11,7 +11,8 @@
 //	gated                               │     End, Begin  │
 //	                                    └─────────────────┘
 //
-// Progress changes the reason of spawning and restarting. End and GaveUp (out of restarts) end a run in any phase. The next Begin shows restarting with the cause of that end.
+// Progress changes the reason of spawning and restarting. End and GaveUp (out of restarts) end a run in any phase. The next Begin shows
+// restarting with the cause of that end; after GaveUp it stays failed until it is ready, because it is a retry that mostly fails.
 // Denied may also come before the first Ready.
 //
 // Two events take precedence over the phase, in this order:
@@ -176,9 +177,12 @@ func (s Status) begin() (Status, bool) {
 	if s.drained {
 		return s, false
 	}
-	if s.runs++; s.runs == 1 {
+	s.runs++
+	s.serving = false
+	switch {
+	case s.runs == 1:
 		s.enter(heartbeat.Spawning, "")
-	} else {
+	case s.phase != heartbeat.Failed:
 		s.enter(heartbeat.Restarting, s.cause)
 	}
 	return s, true

@@ -31,9 +31,10 @@ func TestNext(t *testing.T) {
 		{"a run that does not serve yet cannot be ready", []step{{ev(Ready), refused}, {ev(Begin), "spawning"}, {ev(Ready), refused}}, 0},
 		{"a run that is not permitted to subscribe is failed until it is", []step{
 			{ev(Begin), "spawning"}, {ev(Serve), "spawning"}, {ev(Denied, "ext.x.rpc"), "failed: ext.x.rpc"}, {ev(Ready), "ready"}}, 0},
-		{"an instance that ran out of restarts is retried with the cause of its failure", []step{
+		{"an instance that ran out of restarts is failed until a retry is ready", []step{
 			{ev(Begin), "spawning"}, {ev(End, "boom"), "restarting: boom"}, {ev(Begin), "restarting: boom"},
-			{Event{Kind: GaveUp, Reason: "boom", Restarts: 5}, "failed: gave up after 5 restarts: boom"}, {ev(Begin), "restarting: boom"}}, 2},
+			{Event{Kind: GaveUp, Reason: "boom", Restarts: 5}, "failed: gave up after 5 restarts: boom"}, {ev(Begin), "failed: gave up after 5 restarts: boom"},
+			{ev(Progress, "5 s"), refused}, {ev(Serve), "failed: gave up after 5 restarts: boom"}, {ev(Ready), "ready"}}, 2},
 		{"the progress of a start is its reason until it serves", []step{
 			{ev(Progress, "early"), refused}, {ev(Begin), "spawning"}, {ev(Progress, "5 s"), "spawning: 5 s"}, {ev(End, "boom"), "restarting: boom"},
 			{ev(Begin), "restarting: boom"}, {ev(Progress, "6 s"), "restarting: 6 s; before that: boom"}, {ev(Progress, "7 s"), "restarting: 7 s; before that: boom"},
