@@ -64,6 +64,7 @@ func (w *watched) breakExtensions(nc *nats.Conn) {
 	}
 	w.await("a bridge is killed, extensions and clients fail, there are two meshes", map[string]cause{
 		"ExtmeshHostLost":          nil,
+		"ExtmeshDown":              nil,
 		"ExtmeshExtensionRestarts": call("exiting", "exit"),
 		"ExtmeshExtensionsDown":    call("exiting", "exit"), // more than max_restarts: then it has failed
 		"ExtmeshInstancesFailed":   call("exiting", "exit"),

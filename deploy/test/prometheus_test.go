@@ -278,7 +278,7 @@ func watch(t *testing.T) *watched {
 	other := server("other nats")
 	w.proxy, w.door = newProxy(t, other), listen()
 	config := read(t, "deploy/monitoring/prometheus.yml")
-	config = strings.NewReplacer("15s", "500ms", `"registry-1:8080"`, `"registry-1:8080", "registry-of-other:8080"`, `"mcp:8080"`, `"mcp:8080", "mcp-of-other:8080"`).Replace(config)
+	config = strings.NewReplacer("15s", "500ms").Replace(config) + "\n  - job_name: other\n    static_configs: [{ targets: [\"registry-of-other:8080\", \"mcp-of-other:8080\"] }]\n"
 	for name, line := range map[string][]string{
 		"registry-0":        {"registry", "--server", w.nats, "--name", "registry-0", "--http"},
 		"registry-1":        {"registry", "--server", w.nats, "--name", "registry-1", "--http"},

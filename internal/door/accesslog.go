@@ -50,7 +50,7 @@ func (h *httpServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	began := time.Now()
 	h.serve(rec, r)
-	logger.Debug("request", "method", r.Method, "path", clip(r.URL.Path, 128), "status", rec.status, "took", time.Since(began),
+	logger.Debug("request", "method", r.Method, "path", clip(r.URL.Path, 128), "status", rec.status, "took", time.Since(began).String(),
 		"client", rec.principal, "message", rec.method, "tool", rec.tool)
 }
 

@@ -157,7 +157,7 @@ func (e *elector) awaitBucket(ctx context.Context) time.Time {
 		err = e.bucket.explain(before, err)
 		if err == nil {
 			if logged {
-				e.log.Info("JetStream is back", "waited", time.Since(since).Round(time.Millisecond))
+				e.log.Info("JetStream is back", "waited", time.Since(since).Round(time.Millisecond).String())
 				e.report(func(l *loop) { l.election.trouble = "" })
 			}
 			return created
@@ -294,7 +294,7 @@ func (e *elector) lead(ctx context.Context, seq uint64, start time.Time, created
 		case <-e.tookOver:
 			late.Stop()
 		case <-late.C:
-			e.log.Warn("gave up the lease, because the catalog could not be read or followed; another registry may be able to", "within", takeOverLimit)
+			e.log.Warn("gave up the lease, because the catalog could not be read or followed; another registry may be able to", "within", takeOverLimit.String())
 			e.report(func(l *loop) { l.deposed(epoch) })
 			e.release(ctx, seq)
 			pause.For(ctx, 3*e.ttl)
