@@ -38,8 +38,9 @@ type secret struct {
 // NewRedactor returns a Redactor for the values of all variables of parent (KEY=value, as in os.Environ) and add
 // (transport.env with its placeholders replaced) whose names look secret or are in allow (requires.env). The variables
 // of parent count whether or not the child gets them. A value with an address that contains a password counts whatever
-// its name, and so does the password alone. A value that a placeholder inserted into another variable of add is
-// replaced by the name of the variable that it came from, if that looks secret or is in allow.
+// its name, and so does the password alone. Of a value that counts, each token after Bearer or Basic also counts alone.
+// A value that a placeholder inserted into another variable of add is replaced by the name of the variable that it came
+// from, if that looks secret or is in allow.
 //
 // Only values of at least 6 bytes count. If a value has several lines, each line of at least 6 bytes counts, without
 // the white space around it. Values are found in the original form and as encoded in JSON and in URLs, but not in other
@@ -59,6 +60,7 @@ func newRedactor(parent []string, allow []string, add map[string]string, fold bo
 		passwords := urlSecrets(value)
 		if len(passwords) > 0 || SecretLike(name) || declared[key(name)] {
 			b.add(name, value)
+			passwords = append(passwords, Tokens(value)...)
 		}
 		for _, p := range passwords {
 			b.add(name, p)

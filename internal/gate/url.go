@@ -2,6 +2,7 @@ package gate
 
 import (
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -73,4 +74,16 @@ func userSecret(scheme, rest string) string {
 		return ""
 	}
 	return password[:i]
+}
+
+// authorization matches the value of a header Authorization, alone or within another text, such as JSON or the headers of
+// OpenTelemetry (Authorization=Basic%20...).
+var authorization = regexp.MustCompile(`(?i)(?:^|["':=] *)(?:Bearer|Basic)(?: +|%20)([^\s"',\\]+)`)
+
+// Tokens returns the tokens in value that follow Bearer or Basic, as in the header Authorization.
+func Tokens(value string) (tokens []string) {
+	for _, match := range authorization.FindAllStringSubmatch(value, -1) {
+		tokens = append(tokens, match[1])
+	}
+	return tokens
 }
