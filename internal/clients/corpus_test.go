@@ -111,6 +111,9 @@ func importAndUndo(t *testing.T, e Env, plan *Plan, name, path, content string) 
 		if strings.Contains(written, secret) {
 			t.Errorf("%s: the manifest has the secret %s\n%s", name, secret, written)
 		}
+		if summary := fmt.Sprint(plan.Servers); strings.Contains(summary, secret) {
+			t.Errorf("%s: the summary has the secret %s\n%s", name, secret, summary)
+		}
 	}
 	for _, s := range plan.secrets {
 		info, err := os.Stat(filepath.Join(plan.Dir, s.file))

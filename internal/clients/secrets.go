@@ -22,6 +22,7 @@ var (
 	capitals  = regexp.MustCompile(`([a-z0-9])([A-Z])`)
 	assigned  = regexp.MustCompile(`^(-*)([A-Za-z][A-Za-z0-9_.-]*)(=|:[ \t]*)(.+)$`)
 	notInFile = regexp.MustCompile(`[^A-Za-z0-9_.-]+`)
+	inJSON    = regexp.MustCompile(`"([^"\\]+)\\*"\s*:\s*\\*"[^"\\]`) // a name with a text, also in JSON within JSON
 )
 
 // secretName reports whether a name of a variable, a flag, a header or a parameter of a URL looks secret: by the rule for
@@ -61,7 +62,7 @@ func moveSecrets(server string, m *member) (out []moved) {
 		case parts != nil && holdsSecret(parts[4]): // --env=API_KEY=value, --header=Authorization: Bearer value
 			inner := assigned.FindStringSubmatch(parts[4])
 			m.Args[i] = parts[1] + parts[2] + parts[3] + inner[1] + inner[2] + inner[3] + move(inner[2], inner[4])
-		case gate.HoldsPassword(arg):
+		case secretValue(arg):
 			m.Args[i] = move(name, arg)
 		case strings.HasPrefix(arg, "http://"), strings.HasPrefix(arg, "https://"):
 			m.Args[i] = moveParameters(arg, move)
@@ -69,7 +70,7 @@ func moveSecrets(server string, m *member) (out []moved) {
 	}
 	for _, values := range []map[string]string{m.Env, m.Headers} {
 		for _, name := range sorted(values) {
-			if secretName(name) || gate.HoldsPassword(values[name]) || strings.HasPrefix(values[name], "Bearer ") || strings.HasPrefix(values[name], "Basic ") {
+			if secretName(name) || secretValue(values[name]) {
 				values[name] = move(name, values[name])
 			}
 		}
@@ -80,6 +81,13 @@ func moveSecrets(server string, m *member) (out []moved) {
 		m.URL = moveParameters(m.URL, move)
 	}
 	return out
+}
+
+// secretValue reports whether a value contains a secret, whatever its name: an address with a password, a token after Bearer
+// or Basic, or JSON in which a secret name has a value.
+func secretValue(value string) bool {
+	return gate.HoldsPassword(value) || len(gate.Tokens(value)) > 0 ||
+		slices.ContainsFunc(inJSON.FindAllStringSubmatch(value, -1), func(match []string) bool { return secretName(match[1]) })
 }
 
 // holdsSecret reports whether a text assigns a value to a secret name.
