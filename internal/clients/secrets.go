@@ -26,11 +26,11 @@ var (
 )
 
 // secretName reports whether a name of a variable, a flag, a header or a parameter of a URL looks secret: by the rule for
-// variables, in any spelling.
+// variables, in any spelling, and by some names that the rule does not have.
 func secretName(name string) bool {
 	name = capitals.ReplaceAllString(strings.TrimLeft(name, "-"), "${1}_${2}")
 	name = "_" + strings.ReplaceAll(strings.ToUpper(name), "-", "_")
-	return gate.SecretLike(name) || slices.Contains([]string{"_AUTHORIZATION", "_PROXY_AUTHORIZATION", "_COOKIE"}, name)
+	return gate.SecretLike(name) || strings.HasSuffix(name, "_PASS") || slices.Contains([]string{"_AUTHORIZATION", "_PROXY_AUTHORIZATION", "_COOKIE"}, name)
 }
 
 // moved is a secret in a file of its own.
