@@ -107,7 +107,7 @@ func importAndUndo(t *testing.T, e Env, plan *Plan, name, path, content string) 
 	if m == nil || len(m.MCPServers) != len(plan.members) {
 		t.Errorf("%s: %v\n%s", name, diags, written)
 	}
-	for _, secret := range []string{"pw123456", "tok123456", "sbp_123456", "k123456", "fk123456", "ghp_x1", "ctx7-1"} {
+	for _, secret := range []string{"pw123456", "tok123456", "sbp_123456", "k123456", "fk123456", "ghp_x1", "ctx7-1", "fc123456"} {
 		if strings.Contains(written, secret) {
 			t.Errorf("%s: the manifest has the secret %s\n%s", name, secret, written)
 		}

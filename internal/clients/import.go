@@ -25,7 +25,7 @@ type Imported struct {
 	Name    string   `json:"name"`    // in the client's file
 	Source  string   `json:"source"`  // the file
 	Target  string   `json:"target"`  // the id of the member, such as imported.github; "" if it is not imported
-	Runs    string   `json:"runs"`    // the command, or the address, without arguments and parameters
+	Runs    string   `json:"runs"`    // the command, or the address, without arguments, parameters and keys
 	Present bool     `json:"present"` // the extension has it already
 	Needs   []string `json:"needs"`   // variables that must be set where the bridge runs
 	Takes   []string `json:"takes"`   // the other variables and files of the host that it gets
@@ -234,7 +234,7 @@ func (m member) runs() string {
 		if reference(address) || strings.Contains(address, "@") {
 			return "a URL"
 		}
-		return address
+		return moveFromPath(address, func(_, _ string) string { return "…" })
 	}
 	command := m.Command[strings.LastIndexAny(m.Command, `/\`)+1:]
 	word, _, found := strings.Cut(strings.TrimSpace(m.Command), " ")

@@ -250,17 +250,6 @@ func TestHomeIsProject(t *testing.T) {
 	}
 }
 
-// TestAssignmentsInFlags: a flag with a value that assigns a secret.
-func TestAssignmentsInFlags(t *testing.T) {
-	m := member{Args: []string{"run", "--env=API_KEY=sk-0123456789", "--header=Authorization: Bearer 0123456789", "--env=DEBUG=1", "--url=http://h/x"}}
-	moved := moveSecrets("s", &m)
-	got := strings.Join(m.Args, " ")
-	want := "run --env=API_KEY=${file:secrets/s.API_KEY} --header=Authorization: ${file:secrets/s.Authorization} --env=DEBUG=1 --url=http://h/x"
-	if got != want || len(moved) != 2 || moved[1].value != "Bearer 0123456789" {
-		t.Errorf("%s, %+v\nwant %s", got, moved, want)
-	}
-}
-
 // TestUndoWithoutTheFile: the client's file is missing, and its old entries are kept for another attempt.
 func TestUndoWithoutTheFile(t *testing.T) {
 	e, path := place(t, ".cursor/mcp.json", `{"mcpServers": {"a": {"command": "x"}}}`)

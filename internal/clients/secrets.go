@@ -23,6 +23,7 @@ var (
 	assigned  = regexp.MustCompile(`^(-*)([A-Za-z][A-Za-z0-9_.-]*)(=|:[ \t]*)(.+)$`)
 	notInFile = regexp.MustCompile(`[^A-Za-z0-9_.-]+`)
 	inJSON    = regexp.MustCompile(`"([^"\\]+)\\*"\s*:\s*\\*"[^"\\]`) // a name with a text, also in JSON within JSON
+	longID    = regexp.MustCompile(`[0-9A-Za-z]{20,}|[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}`)
 )
 
 // secretName reports whether a name of a variable, a flag, a header or a parameter of a URL looks secret: by the rule for
@@ -65,7 +66,7 @@ func moveSecrets(server string, m *member) (out []moved) {
 		case secretValue(arg):
 			m.Args[i] = move(name, arg)
 		case strings.HasPrefix(arg, "http://"), strings.HasPrefix(arg, "https://"):
-			m.Args[i] = moveParameters(arg, move)
+			m.Args[i] = moveFromURL(arg, move)
 		}
 	}
 	for _, values := range []map[string]string{m.Env, m.Headers} {
@@ -78,7 +79,7 @@ func moveSecrets(server string, m *member) (out []moved) {
 	if gate.HoldsPassword(m.URL) {
 		m.URL = move("url", m.URL)
 	} else {
-		m.URL = moveParameters(m.URL, move)
+		m.URL = moveFromURL(m.URL, move)
 	}
 	return out
 }
@@ -111,11 +112,12 @@ func (m *member) refersToOwn(value string) bool {
 	return false
 }
 
-// moveParameters moves the secret parameters of a URL. The rest of it stays as it is.
-func moveParameters(s string, move func(name, value string) string) string {
+// moveFromURL moves the secret parts of the path and the secret parameters of a URL. The rest of it stays as it is.
+func moveFromURL(s string, move func(name, value string) string) string {
 	before, query, ok := strings.Cut(s, "?")
+	before = moveFromPath(before, move)
 	if !ok {
-		return s
+		return before
 	}
 	query, fragment, hasFragment := strings.Cut(query, "#")
 	parts := strings.Split(query, "&")
@@ -131,6 +133,20 @@ func moveParameters(s string, move func(name, value string) string) string {
 		s += "#" + fragment
 	}
 	return s
+}
+
+// moveFromPath moves the parts of a URL's path that look like keys: with a long run of letters and digits, or a UUID.
+func moveFromPath(s string, move func(name, value string) string) string {
+	if reference(s) { // a placeholder can have slashes
+		return s
+	}
+	parts := strings.Split(s, "/")
+	for i, part := range parts {
+		if i > 2 && strings.ContainsAny(longID.FindString(part), "0123456789") { // after https, nothing and the host
+			parts[i] = move("url", part)
+		}
+	}
+	return strings.Join(parts, "/")
 }
 
 // fileText is the content of the file for a secret: ${file:} removes one line end.
