@@ -33,6 +33,7 @@ type mcpRun struct {
 	out  *bufio.Reader
 	err  logBuffer
 	code chan int
+	stop func() // as SIGTERM does
 }
 
 func startMCP(t *testing.T, args ...string) *mcpRun {
@@ -41,6 +42,7 @@ func startMCP(t *testing.T, args ...string) *mcpRun {
 	outR, outW := io.Pipe()
 	m := &mcpRun{t: t, in: inW, out: bufio.NewReader(outR), code: make(chan int, 1)}
 	ctx, cancel := context.WithCancel(t.Context())
+	m.stop = cancel
 	done := make(chan struct{})
 	go func() { // ends with the input or ctx
 		defer close(done)
@@ -133,6 +135,17 @@ func TestMCP(t *testing.T) {
 	m.in.Close()
 	if code := <-m.code; code != exitOK {
 		t.Errorf("exit code %d after the end of the input\n%s", code, m.err.String())
+	}
+}
+
+// TestMCPInterrupted: a signal ends the server while its client keeps the input open. That is not an error.
+func TestMCPInterrupted(t *testing.T) {
+	t.Parallel()
+	m := startMCP(t, "--server", "nats://"+freeport.Addr(t))
+	m.ask(mcpHello)
+	m.stop()
+	if code := <-m.code; code != exitOK {
+		t.Errorf("exit code %d after a signal\n%s", code, m.err.String())
 	}
 }
 

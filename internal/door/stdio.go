@@ -29,9 +29,8 @@ const (
 
 var errClosed = errors.New("the client has closed the connection")
 
-// ServeStdio serves one client that writes requests to r, one per line, and reads the answers from w. It returns nil when
-// r ends, and ctx's cause when ctx does; in both cases within a second. If a Read of r or a Write to w is still blocked
-// then, its goroutine ends with it.
+// ServeStdio serves one client that writes requests to r, one per line, and reads the answers from w. When r or ctx ends, it
+// returns nil within a second. If a Read of r or a Write to w is still blocked then, its goroutine ends with it.
 func (d *Door) ServeStdio(ctx context.Context, r io.Reader, w io.Writer) error {
 	s := &stdioServer{
 		client: d.newClient(d.view, ""), out: newWriter(w), next: make(chan *request), ending: make(chan struct{}),
@@ -46,7 +45,6 @@ func (d *Door) ServeStdio(ctx context.Context, r io.Reader, w io.Writer) error {
 	select {
 	case err = <-ended:
 	case <-ctx.Done():
-		err = context.Cause(ctx)
 	case <-s.out.failed:
 		err = fmt.Errorf("writing to the client: %w", s.out.error())
 	}

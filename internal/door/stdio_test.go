@@ -196,7 +196,7 @@ func TestEndWhileRequestsArrive(t *testing.T) {
 			<-answers
 			cancel()
 		}()
-		if err := d.ServeStdio(ctx, r, answers); err != context.Canceled {
+		if err := d.ServeStdio(ctx, r, answers); err != nil {
 			t.Error(err)
 		}
 		r.Close()
