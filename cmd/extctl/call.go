@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -60,30 +61,50 @@ unless the tool's schema requires another type; key:=JSON is always JSON.`,
 	return cmd
 }
 
-// withStdin makes a command with the arguments NAME - read standard input before the time of its call begins.
+// withStdin makes a command with the arguments NAME - or NAME @FILE read standard input or the file before the time of its
+// call begins.
 func (a *app) withStdin(run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		if len(args) != 2 || args[1] != "-" {
+		if len(args) != 2 || args[1] != "-" && !strings.HasPrefix(args[1], "@") {
 			return run(cmd, args)
 		}
-		text, err := a.readStdin(cmd.Context(), toolargs.MaxArguments+1)
-		if err != nil {
+		text, err := readUntil(cmd.Context(), func() ([]byte, error) {
+			in := a.stdin
+			if name, isFile := strings.CutPrefix(args[1], "@"); isFile {
+				f, err := os.Open(name)
+				if err != nil {
+					return nil, err
+				}
+				defer func() { _ = f.Close() }() // read only
+				in = f
+			}
+			return io.ReadAll(io.LimitReader(in, toolargs.MaxArguments+1))
+		})
+		switch {
+		case err != nil && cmd.Context().Err() != nil:
 			return err
+		case err != nil:
+			return daemon.UsageError{Err: fmt.Errorf("arguments: %w", err)}
 		}
 		a.stdin = bytes.NewReader(text)
-		return run(cmd, args)
+		return run(cmd, []string{args[0], "-"})
 	}
 }
 
 // readStdin reads standard input, at most limit bytes, until it ends or ctx does.
 func (a *app) readStdin(ctx context.Context, limit int64) ([]byte, error) {
+	return readUntil(ctx, func() ([]byte, error) { return io.ReadAll(io.LimitReader(a.stdin, limit)) })
+}
+
+// readUntil returns what read returns, unless ctx ends before.
+func readUntil(ctx context.Context, read func() ([]byte, error)) ([]byte, error) {
 	type input struct {
 		text []byte
 		err  error
 	}
 	done := make(chan input, 1)
-	go func() { // ends with the input, or with the program
-		text, err := io.ReadAll(io.LimitReader(a.stdin, limit))
+	go func() { // ends with the input, or with the program: a pipe that nobody writes to cannot be opened or read
+		text, err := read()
 		done <- input{text, err}
 	}()
 	select {

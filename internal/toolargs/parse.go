@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -23,8 +22,8 @@ import (
 // MaxArguments limits the size of arguments read from a file or stdin.
 const MaxArguments = 64 << 20
 
-// Parse parses the arguments of a call: a JSON object, @file, - for stdin, or key=value and key:=JSON pairs. schema
-// determines the type of the value in key=value; it may be empty. An error is a mistake in args.
+// Parse parses the arguments of a call: a JSON object, - for stdin, or key=value and key:=JSON pairs. The caller reads @file and
+// replaces it by -. schema determines the type of the value in key=value; it may be empty. An error is a mistake in args.
 func Parse(args []string, schema json.RawMessage, stdin io.Reader) (json.RawMessage, error) {
 	if len(args) == 0 {
 		return json.RawMessage("{}"), nil
@@ -41,19 +40,11 @@ func Parse(args []string, schema json.RawMessage, stdin io.Reader) (json.RawMess
 // wholeArguments reads arguments that are given as one JSON text.
 func wholeArguments(args []string, stdin io.Reader) (text []byte, ok bool, err error) {
 	arg := args[0]
-	name, file := strings.CutPrefix(arg, "@")
 	switch {
-	case !file && arg != "-" && !strings.HasPrefix(strings.TrimSpace(arg), "{"):
+	case !strings.HasPrefix(arg, "@") && arg != "-" && !strings.HasPrefix(strings.TrimSpace(arg), "{"):
 		return nil, false, nil
 	case len(args) > 1:
 		return nil, true, fmt.Errorf("%s already gives all arguments; remove %q", terminal.Short(arg, 30), args[1])
-	case file:
-		f, err := os.Open(name)
-		if err != nil {
-			return nil, true, fmt.Errorf("arguments: %w", err)
-		}
-		defer func() { _ = f.Close() }() // read only
-		stdin = f
 	case arg != "-":
 		return []byte(arg), true, nil
 	}
