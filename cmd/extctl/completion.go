@@ -37,7 +37,8 @@ func (a *app) completeIDs(cmd *cobra.Command, args []string, _ string) ([]cobra.
 	return out, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeFlags completes the values of the flags of a command and its subcommands that name bridges, states or contexts.
+// completeFlags completes the values of the flags of a command and its subcommands that name bridges, states or contexts. For a
+// shell it removes the backticks around placeholders from the flags' descriptions, which --help interprets.
 func completeFlags(a *app, cmd *cobra.Command) {
 	bridges := func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return a.completeBridges(cmd, nil, typed)
@@ -52,6 +53,12 @@ func completeFlags(a *app, cmd *cobra.Command) {
 		}
 		if err := cmd.RegisterFlagCompletionFunc(name, complete); err != nil { // the flag exists and has none
 			panic(err)
+		}
+	}
+	if len(a.line) > 0 && a.line[0] == cobra.ShellCompRequestCmd {
+		for _, m := range flagNames.FindAllStringSubmatch(cmd.LocalFlags().FlagUsages(), -1) {
+			f := cmd.Flag(m[1])
+			f.Usage = strings.ReplaceAll(f.Usage, "`", "")
 		}
 	}
 	for _, sub := range cmd.Commands() {

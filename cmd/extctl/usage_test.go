@@ -39,6 +39,22 @@ func TestMissingArguments(t *testing.T) {
 	}
 }
 
+// TestFlagDescriptions: a shell is given no backticks, and --help has a placeholder instead.
+func TestFlagDescriptions(t *testing.T) {
+	for line, want := range map[string]string{
+		"__complete mcp --":         "--tools\tMODE of offering: ",
+		"__complete mcp preview --": "--only\toffer only what matches PATTERN: ",
+		"__complete list --":        "--timeout\tgive up after DURATION, ",
+		"mcp --help":                "--tools MODE ",
+	} {
+		var stdout strings.Builder
+		run(t.Context(), strings.Fields(line), strings.NewReader(""), &stdout, io.Discard, func(string) string { return "" })
+		if out := stdout.String(); strings.Contains(out, "`") || !strings.Contains(out, want) {
+			t.Errorf("%s prints\n%s", line, out)
+		}
+	}
+}
+
 // TestHelpText: help texts contain no tabs, which a multi-line literal in indented code easily gets.
 func TestHelpText(t *testing.T) {
 	for _, v := range verbs {
