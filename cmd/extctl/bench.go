@@ -14,7 +14,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/load"
 	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/words"
@@ -137,7 +136,7 @@ func errorKind(err error) string {
 
 // benchProgress draws a bar on a terminal until stop is called.
 func benchProgress(ctx context.Context, s *session, o load.Options) (stop func()) {
-	if s.json || !daemon.IsTerminal(s.stderr) {
+	if s.json || !isScreen(s.app, s.stderr) {
 		return func() {}
 	}
 	began := time.Now()

@@ -281,7 +281,7 @@ func (p *callProgress) report(notification json.RawMessage) {
 
 // notify is the function that gets the tool's progress; nil, which requests none, if stderr is not a terminal.
 func (p *callProgress) notify(a *app) func(json.RawMessage) {
-	if a.json || !daemon.IsTerminal(a.stderr) {
+	if a.json || !isScreen(a, a.stderr) {
 		return nil
 	}
 	return p.report
@@ -322,7 +322,7 @@ func (p *callProgress) line(took time.Duration, width int) string {
 
 // show draws the progress on stderr, if that is a terminal, until stop is called.
 func (p *callProgress) show(ctx context.Context, a *app) (stop func()) {
-	if a.json || !daemon.IsTerminal(a.stderr) {
+	if a.json || !isScreen(a, a.stderr) {
 		return func() {}
 	}
 	began, drawn := time.Now(), false

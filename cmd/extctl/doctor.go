@@ -130,7 +130,7 @@ func tryHost(ctx context.Context, a *app, d *doctor.Doctor) error {
 		}
 		return target.Connect(ctx, daemon.ConnectOptions{Name: "extctl doctor", NoBuffer: true})
 	}}
-	if daemon.IsTerminal(a.stderr) {
+	if isScreen(a, a.stderr) {
 		o.Progress = func(line string) {
 			fmt.Fprint(a.stderr, "\r\x1b[K", terminal.Short(line, max(terminal.Width(a.stderr)-1, 10)))
 		}

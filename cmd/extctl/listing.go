@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -314,9 +315,12 @@ func (a *app) newTable(names ...string) *terminal.Table {
 	return t
 }
 
-// colour reports whether to colour stdout: it is a terminal and NO_COLOR is not set.
-func (a *app) colour() bool {
-	return a.getenv("NO_COLOR") == "" && a.getenv("TERM") != "dumb" && daemon.IsTerminal(a.stdout)
+// colour reports whether to colour stdout: it is a screen and NO_COLOR is not set.
+func (a *app) colour() bool { return a.getenv("NO_COLOR") == "" && isScreen(a, a.stdout) }
+
+// isScreen reports whether out is a terminal that interprets escape sequences.
+func isScreen(a *app, out io.Writer) bool {
+	return daemon.IsTerminal(out) && a.getenv("TERM") != "dumb"
 }
 
 // paintCell colours a state, and a number of instances if not all are ready.

@@ -16,7 +16,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/calls"
-	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/words"
 )
@@ -323,7 +322,7 @@ func (s statsCommand) sampleWithin(ctx context.Context) (sample, error) {
 // print prints what was counted since the sample before, or the error of a sample. Before the first sample there is none: on
 // a terminal, the first table has the numbers since the bridges started.
 func (s statsCommand) print(now sample, before *sample, failed error) error {
-	live := daemon.IsTerminal(s.stdout) && !s.json
+	live := isScreen(s.app, s.stdout) && !s.json
 	switch {
 	case failed != nil:
 		s.printError(exitCode(failed), failed)

@@ -6,9 +6,14 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/extmesh/extmesh/internal/doctor"
+	"github.com/extmesh/extmesh/internal/load"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -58,19 +63,60 @@ func TestTerminal(t *testing.T) {
 		if err := print(&session{app: &one}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := tty.WriteString("the end\n"); err != nil {
-			t.Fatal(err)
-		}
-		var text strings.Builder
-		for buf := make([]byte, 4096); !strings.Contains(text.String(), "the end"); {
-			n, err := master.Read(buf)
-			if err != nil {
-				t.Fatal(err)
-			}
-			text.Write(buf[:n])
-		}
-		if have := text.String(); strings.ContainsAny(have, "\u009b\u202e\x7f") || !strings.Contains(have, "gpj.exe") {
+		if have := printed(t, master, tty); strings.ContainsAny(have, "\u009b\u202e\x7f") || !strings.Contains(have, "gpj.exe") {
 			t.Errorf("%s prints %q", name, have)
 		}
 	}
+}
+
+// TestDumbTerminal: progress, and the tables of top, contain no escape sequences if the terminal does not interpret them.
+func TestDumbTerminal(t *testing.T) {
+	master, tty := openTerminal(t)
+	term := ""
+	a := &app{stdout: tty, stderr: tty, getenv: func(name string) string { return map[string]string{"TERM": term}[name] }}
+	a.nats.Prefix = wire.DefaultPrefix
+	for name, print := range map[string]func(){
+		"bench": func() { benchProgress(t.Context(), &session{app: a}, load.Options{})() },
+		"call": func() {
+			synctest.Test(t, func(t *testing.T) {
+				stop := (&callProgress{}).show(t.Context(), a)
+				time.Sleep(2 * progressAfter) // fake time
+				stop()
+			})
+		},
+		"doctor": func() {
+			if err := tryHost(t.Context(), a, &doctor.Doctor{}); err != nil {
+				t.Error(err)
+			}
+		},
+		"top": func() {
+			if err := (statsCommand{&session{app: a}, &statsFlags{}, ""}).print(sample{}, &sample{}, nil); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		for _, term = range []string{"xterm", "dumb"} {
+			print()
+			if text := printed(t, master, tty); strings.Contains(text, "\x1b") != (term == "xterm") {
+				t.Errorf("with TERM=%s, %s prints %q", term, name, text)
+			}
+		}
+	}
+}
+
+// printed returns what has been written to a terminal since the last call.
+func printed(t *testing.T, master, tty *os.File) string {
+	t.Helper()
+	if _, err := tty.WriteString("the end\n"); err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	for buf := make([]byte, 4096); !strings.HasSuffix(text.String(), "the end\r\n"); {
+		n, err := master.Read(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text.Write(buf[:n])
+	}
+	return text.String()
 }
