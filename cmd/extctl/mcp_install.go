@@ -97,11 +97,13 @@ func completeClients(*cobra.Command, []string, string) ([]string, cobra.ShellCom
 // clientEnv is where the clients' files are.
 func (a *app) clientEnv() (clients.Env, error) {
 	e := clients.Env{State: filepath.Join(filepath.Dir(bridge.DefaultStateDir()), "clients"), Getenv: a.getenv}
-	var errHome, errConfig, errDir error
-	e.Home, errHome = os.UserHomeDir()
+	var err, errConfig, errDir error
+	if e.Home, err = os.UserHomeDir(); err != nil {
+		return e, fail(exitOther, "the files of MCP clients are in the home directory: %w", err).with("set the variable to your home directory", nil)
+	}
 	e.Config, errConfig = os.UserConfigDir()
 	e.Dir, errDir = os.Getwd()
-	return e, errors.Join(errHome, errConfig, errDir)
+	return e, errors.Join(errConfig, errDir)
 }
 
 // findClient returns the client with a name.
