@@ -1,6 +1,7 @@
 package door
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -155,7 +156,7 @@ func (c tools) forward(running *call, q *request, t *callee, args []byte) ([]byt
 		return f.to(q), nil
 	case err != nil:
 		return nil, err
-	case t.isNative():
+	case t.isNative() || !bytes.HasPrefix(result, []byte("{")): // a result of MCP is an object
 		result = wrap(result, q.era)
 	default:
 		c.view.links.add(&t.extension, result)

@@ -78,6 +78,8 @@ func TestResults(t *testing.T) {
 		{"mcp", `{"content":[],"structuredContent":[1],"x":1}`, `{"content":[],"x":1}`, `{"resultType":"complete","content":[],"structuredContent":[1],"x":1}`},
 		{"mcp", `{"content":[],"\u0073tructuredContent":null}`, `{"content":[]}`, `{"resultType":"complete","content":[],"\u0073tructuredContent":null}`},
 		{"mcp", `{"structuredContent":{"content":1}}`, `{"content":[],"structuredContent":{"content":1}}`, ""},
+		{"mcp", `"hello"`, `{"content":[{"type":"text","text":"hello"}]}`, `{"resultType":"complete","content":[{"type":"text","text":"hello"}],"structuredContent":"hello"}`},
+		{"mcp", `null`, `{"content":[]}`, ""},
 		{"mcp", `{"resultType":"input_required"}`, `{"content":[],"resultType":"input_required"}`, `{"content":[],"resultType":"complete"}`},
 	} {
 		arguments := `,"arguments":` + string(pack(t, tt.give))
