@@ -236,6 +236,8 @@ func testProtocol(t *testing.T, id string, command []string) {
 
 	const ping = `{"jsonrpc":"2.0","id":"x","method":"ping"}`
 	past := fmt.Sprint(time.Now().Add(-time.Minute).UnixMilli())
+	longest := `"` + strings.Repeat("x", 254) + `"`
+	tooLong := `"` + strings.Repeat("é", 128) + `"` // 258 bytes
 	for _, tt := range []struct {
 		body   string
 		header map[string]string
@@ -244,6 +246,8 @@ func testProtocol(t *testing.T, id string, command []string) {
 		ran    string
 	}{
 		{body: ping, id: `"x"`},
+		{body: `{"jsonrpc":"2.0","id":` + longest + `,"method":"ping"}`, id: longest},
+		{body: `{"jsonrpc":"2.0","id":` + tooLong + `,"method":"ping"}`, id: `null`, code: rpc.CodeInvalidRequest},
 		{body: `{`, id: `null`, code: rpc.CodeParse},
 		{body: "\"\xff\"", id: `null`, code: rpc.CodeParse},
 		{body: `{"jsonrpc":"2.0","id":1}`, id: `1`, code: rpc.CodeInvalidRequest},

@@ -113,8 +113,9 @@ func (e *Envelope) IsResponse() bool {
 	return e.Result != nil || e.Error != nil
 }
 
-// ValidID reports whether id is valid in a request: a number or a string of at most 256 bytes. JSON-RPC also allows
-// null, which is refused here, since the answer to a message that cannot be parsed has the id null too.
+// ValidID reports whether id is valid in a request: a number or a string of at most 256 bytes as it is written, with its
+// quotes. JSON-RPC also allows null, which is refused here, since the answer to a message that cannot be parsed has the id
+// null too.
 func ValidID(id []byte) bool {
 	if len(id) == 0 || len(id) > 256 {
 		return false

@@ -128,7 +128,8 @@ function parse(data) {
   } catch {
     throw ours(-32700, "the request is not JSON in UTF-8", { kind: "parse", ran: "no" });
   }
-  const usable = typeof request?.id === "number" || (typeof request?.id === "string" && request.id.length <= 256);
+  const id = request?.id;
+  const usable = ["number", "string"].includes(typeof id) && Buffer.byteLength(JSON.stringify(id)) <= 256;
   if (!usable || typeof request.method !== "string")
     throw ours(-32600, "a request needs a method and an id", { kind: "invalid_request", ran: "no" });
   return request;
