@@ -89,6 +89,10 @@ func ParseOffer(answer json.RawMessage, err error, limit int) (o Offer) {
 		o.Problems = append(o.Problems, wire.Diagnostic{Level: "error", Code: "no_tools",
 			Message: "the answer to initialize has no member tools: add it, or let a bridge run the server"})
 	}
+	if lacksLists(answer, o.Server) {
+		o.Problems = append(o.Problems, wire.Diagnostic{Level: "warn", Code: "no_lists",
+			Message: "the server declares prompts or resources, and its answer to initialize has no member lists that describes them: MCP clients do not get them; add it, or let a bridge run the server"})
+	}
 	if over := toolsSize(o.Tools) - limit; over > 0 {
 		o.Tools = slices.Clone(o.cuts.cut(o.Tools, over)) // the original array would keep the removed tools
 	}
@@ -110,6 +114,16 @@ func lacksTools(answer json.RawMessage, server *wire.Server) bool {
 	}
 	_, listed := jsonrpc.Member(answer, "tools")
 	return !listed
+}
+
+// lacksLists reports whether an MCP server declares prompts or resources that its answer to initialize does not describe. A
+// bridge always adds the member: it is an empty object while no list could be read, which has a diagnostic of its own.
+func lacksLists(answer json.RawMessage, server *wire.Server) bool {
+	if server == nil || server.Lists != (wire.Lists{}) || !server.Offers("prompts") && !server.Offers("resources") {
+		return false
+	}
+	at, _ := jsonrpc.Member(answer, "lists")
+	return string(at.In(answer)) != "{}"
 }
 
 // checkAnswered returns an error if an instance without a subject of its own was sent initialize, and another one, of another

@@ -100,8 +100,9 @@ func TestHandshakeRefused(t *testing.T) {
 	b.await("it is shown", func() bool { s, _ := b.spec("weather"); return len(s.Tools) == 1 && len(s.Diagnostics) == 0 })
 }
 
-// TestNativeMCPServer: an MCP server that is itself on the mesh gives its tools in its answer to initialize. Without them it is
-// ready without tools, and a diagnostic states what to do, unless the server declares that it has none.
+// TestNativeMCPServer: an MCP server that is itself on the mesh gives its tools, and the digests of its other lists, in its
+// answer to initialize. Without them it is ready without tools or lists, and a diagnostic states what to do, unless the server
+// declares that it has none.
 func TestNativeMCPServer(t *testing.T) {
 	for name, tc := range map[string]struct {
 		members     string // of the answer to initialize
@@ -112,7 +113,11 @@ func TestNativeMCPServer(t *testing.T) {
 		"without tools":          {`"capabilities":{"tools":{}}`, 0, "no_tools"},
 		"without capabilities":   {`"instructions":"none"`, 0, "no_tools"},
 		"an empty list":          {`"capabilities":{"tools":{}},"tools":[]`, 0, ""},
-		"no capability of tools": {`"capabilities":{"prompts":{}}`, 0, ""},
+		"no capability of tools": {`"capabilities":{"completions":{}}`, 0, ""},
+		"with lists":             {`"capabilities":{"prompts":{}},"lists":{"prompts":{"count":1,"digest":"d"}}`, 0, ""},
+		"without lists":          {`"capabilities":{"prompts":{}}`, 0, "no_lists"},
+		"lists of another form":  {`"capabilities":{"resources":{}},"lists":{"resources":["a"]}`, 0, "no_lists"},
+		"lists of a bridge":      {`"capabilities":{"resources":{}},"lists":{}`, 0, ""}, // which could not read them
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bed) {
