@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strings"
 	"time"
 )
 
@@ -118,17 +119,25 @@ func CheckInstance(s string) error {
 	return nil
 }
 
-// Parse decodes a heartbeat. Unknown members are ignored. It returns an error for a body over MaxSize, a missing
-// id, an unknown state or breaker state, an instance that CheckInstance refuses, and a version or an Announced over
-// 64 bytes.
+// Parse decodes a heartbeat. Unknown members are ignored, and a time stamp that is not a time in RFC 3339. It returns an
+// error for a body over MaxSize, a missing id, an unknown state or breaker state, an instance that CheckInstance refuses, and
+// a version or an Announced over 64 bytes.
 func Parse(data []byte) (Message, error) {
 	var b Message
 	if len(data) > MaxSize {
 		return b, fmt.Errorf("heartbeat of %d bytes is over the limit of %d", len(data), MaxSize)
 	}
-	if err := json.Unmarshal(data, &b); err != nil {
+	in := struct {
+		*Message
+		TS json.RawMessage `json:"ts"`
+	}{Message: &b}
+	if err := json.Unmarshal(data, &in); err != nil {
+		if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && e.Field != "" {
+			err = fmt.Errorf("%s is a %s, want %v", strings.TrimPrefix(e.Field, "Message."), e.Value, e.Type)
+		}
 		return b, fmt.Errorf("heartbeat cannot be decoded: %w", err)
 	}
+	_ = b.TS.UnmarshalJSON(in.TS) // zero after an error
 	if b.ID == "" {
 		return b, errors.New(`heartbeat has no "id"`)
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestParse(t *testing.T) {
@@ -13,6 +14,8 @@ func TestParse(t *testing.T) {
 		{`{"id":"weather","instance":"a-B_9","breaker":{"state":"open","retry_at":"2026-01-01T00:00:00Z"}}`, ""},
 		{`{}`, `no "id"`},
 		{`[]`, "cannot be decoded"},
+		{`{"id":"weather","uptime_secs":12.34}`, "cannot be decoded: uptime_secs is a number 12.34, want int64"},
+		{`{"id":"weather","interval_ms":"2000"}`, "cannot be decoded: interval_ms is a string, want int64"},
 		{`{"id":"weather","state":"hungry"}`, "unknown state"},
 		{`{"id":"weather","instance":"a.b"}`, "instance"},
 		{`{"id":"weather","instance":"` + strings.Repeat("x", 65) + `"}`, "instance"},
@@ -26,6 +29,25 @@ func TestParse(t *testing.T) {
 			t.Errorf("%.80s: %+v, %v", c.body, b, err)
 		case c.fault != "" && (err == nil || !strings.Contains(err.Error(), c.fault)):
 			t.Errorf("%.80s: %v, want %q", c.body, err, c.fault)
+		}
+	}
+}
+
+// TestTimeStamp: a time stamp that cannot be read is none, and the rest of the heartbeat counts.
+func TestTimeStamp(t *testing.T) {
+	at := time.Date(2026, 11, 27, 17, 45, 0, 0, time.UTC)
+	for ts, want := range map[string]time.Time{
+		`"2026-11-27T17:45:00Z"`:       at,
+		`"2026-11-27T18:45:00+01:00"`:  at,
+		`"2026-11-27T17:45:00.123456"`: {}, // without a zone
+		`1795801545000`:                {},
+		`"yesterday"`:                  {},
+		`{"s":1}`:                      {},
+		`null`:                         {},
+	} {
+		b, err := Parse([]byte(`{"ts":` + ts + `,"id":"weather","seq":7}`))
+		if err != nil || !b.TS.Equal(want) || b.Seq != 7 {
+			t.Errorf("%s: %+v, %v", ts, b, err)
 		}
 	}
 }
