@@ -41,11 +41,18 @@ func (na *natives) admit(a *announced, now time.Time) *extension {
 			err = errors.New("the registry has reached its limit of extensions")
 		}
 	}
-	if err != nil {
+	switch {
+	case err != nil && a.from == "" && !a.implied:
+		na.refuseAnnouncement(a.ID, a.Instance, err, now)
+		return nil
+	case err != nil:
 		na.refuse("announce", a.ID, err)
 		return nil
 	}
 	delete(na.unannounced, a.ID)
+	if x != nil && !a.implied && x.refusedAnnouncements.accept(a.Instance, now) {
+		na.mark(SpecKey(x.id), false)
+	}
 	if x != nil && na.repeats(x, a) {
 		x.announcements[a.Instance].at = a.at
 		na.bridges.seenBridge(a.Bridge, now)

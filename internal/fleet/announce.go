@@ -21,7 +21,7 @@ func parseAnnounce(id string, data []byte, prefix wire.Prefix) (wire.Announce, e
 		return a, fmt.Errorf("an announcement of %d bytes is over the limit of %d", len(data), maxAnnounce)
 	}
 	if err := json.Unmarshal(data, &a); err != nil {
-		return a, fmt.Errorf("the announcement is not valid JSON: %w", err)
+		return a, fmt.Errorf("the announcement cannot be decoded: %w", err)
 	}
 	if a.SchemaVersion > wire.SchemaVersion {
 		return a, fmt.Errorf("schema_version %d is newer than this registry's %d; upgrade the registry",

@@ -30,6 +30,8 @@ type extension struct {
 	hosts  map[string]bool // it has run on, by bridge or host; see alert.go
 	alerts []alert
 
+	refusedHeartbeats, refusedAnnouncements refusal
+
 	shown            *announced // the announcement shown in the spec; kept when its instance is gone
 	tools            *handshake // the handshake for shown; nil before the first one
 	fromCatalog      bool       // read from the catalog, not announced to this replica
@@ -158,11 +160,7 @@ func compareVersions(a, b string) int {
 
 // diagnostics returns what an operator should check, in a fixed order.
 func (x *extension) diagnostics(health liveness.Extension) []wire.Diagnostic {
-	var out []wire.Diagnostic
-	if x.shown != nil && x.shown.implied {
-		out = append(out, wire.Diagnostic{Level: "info", Code: codeNotAnnounced,
-			Message: "the extension has not been announced; what is shown comes from its heartbeats"})
-	}
+	out := x.refusals()
 	if x.tools != nil {
 		out = append(out, x.tools.notes...)
 	}
@@ -361,7 +359,7 @@ func (x *extension) restore(value []byte, now time.Time) bool {
 		for _, d := range s.Diagnostics {
 			cut = cut || d.Code == codeSchemaDropped
 			switch d.Code {
-			case codeNotAnnounced, "conflict", "name_clash", "handshake_failed", codeNewHost, codeVersionJump: // the registry's own
+			case codeNotAnnounced, codeRefused, "conflict", "name_clash", "handshake_failed", codeNewHost, codeVersionJump: // the registry's own
 			default:
 				h.notes = append(h.notes, d)
 			}

@@ -42,20 +42,24 @@ func (na *natives) handleHeartbeat(id string, data []byte, now time.Time) {
 	if err == nil {
 		err = checkHeartbeatID(id)
 	}
-	if err == nil {
-		err = na.inventories.checkNative(id, b.Instance)
-	}
 	if err != nil {
+		na.refuseHeartbeat(id, b.Instance, err, now)
+		return
+	}
+	if err := na.inventories.checkNative(id, b.Instance); err != nil { // not from the instance itself
 		na.refuse("beat", id, err)
 		return
 	}
 	x := na.exts[id]
 	if b.Instance == "" && !na.mayOmitInstance(id) {
-		na.refuse("beat", id, errNoInstance)
+		na.refuseHeartbeat(id, "", errNoInstance, now)
 		na.requestFrom(x, "", now)
 		return
 	}
 	na.traffic.heartbeat(b, now)
+	if x != nil && x.refusedHeartbeats.accept(b.Instance, now) {
+		na.mark(SpecKey(id), false)
+	}
 	if x == nil || len(x.announcements) == 0 && x.shown != nil && x.shown.implied { // the latter is from the catalog
 		if fresh := na.handleUnannounced(b, now); fresh != nil {
 			x = fresh
@@ -130,7 +134,11 @@ func (na *natives) handleUnannounced(b heartbeat.Message, now time.Time) *extens
 	if a.Version == "" {
 		a.Version = "0.0.0"
 	}
-	return na.admit(&announced{Announce: a, at: now, implied: true}, now)
+	x := na.admit(&announced{Announce: a, at: now, implied: true}, now)
+	if x != nil && s.refused.reason != "" {
+		x.refusedAnnouncements = s.refused
+	}
+	return x
 }
 
 // requestAnnouncements requests announcements from all extensions, at most every requestEvery. It reports whether it has
@@ -149,6 +157,7 @@ type unannounced struct {
 	since    time.Time
 	seen     time.Time // the last heartbeat
 	prefix   string    // of the last announcement, which was refused; "" if there was none
+	refused  refusal   // of its announcements
 	requests announceRequests
 }
 
@@ -230,10 +239,11 @@ func (na *natives) mayOmitInstance(id string) bool {
 // handleAnnouncement processes the announcement of one instance.
 func (na *natives) handleAnnouncement(id string, data []byte, now time.Time) {
 	a, err := parseAnnounce(id, data, na.cfg.Prefix)
-	if err == nil {
-		err = na.inventories.checkNative(id, a.Instance)
-	}
 	if err != nil {
+		na.refuseAnnouncement(id, a.Instance, err, now)
+		return
+	}
+	if err := na.inventories.checkNative(id, a.Instance); err != nil { // not from the instance itself
 		na.refuse("announce", id, err)
 		return
 	}
