@@ -109,12 +109,16 @@ func major(version string) int {
 // hostList formats at most three hosts.
 func hostList(hosts map[string]bool) string {
 	names := slices.Sorted(maps.Keys(hosts))
-	more := len(names) - 3
 	for n, name := range names {
 		names[n] = cmp.Or(name, "a host without a name")
 	}
-	if more > 0 {
-		names = append(names[:3], fmt.Sprintf("%d more", more))
+	return firstOf(names)
+}
+
+// firstOf formats the first three names, and the number of the others.
+func firstOf(names []string) string {
+	if more := len(names) - 3; more > 0 {
+		names = append(names[:3:3], fmt.Sprintf("%d more", more))
 	}
 	return strings.Join(names, ", ")
 }

@@ -161,6 +161,9 @@ func compareVersions(a, b string) int {
 // diagnostics returns what an operator should check, in a fixed order.
 func (x *extension) diagnostics(health liveness.Extension) []wire.Diagnostic {
 	out := x.refusals()
+	if d, ok := x.unannounced(health); ok {
+		out = append(out, d)
+	}
 	if x.tools != nil {
 		out = append(out, x.tools.notes...)
 	}
@@ -188,6 +191,33 @@ func (x *extension) diagnostics(health liveness.Extension) []wire.Diagnostic {
 	}
 	return append(out, fewer(failures)...)
 }
+
+// unannounced returns the diagnostic of ready instances of x that have not announced themselves, although all were requested
+// to.
+func (x *extension) unannounced(health liveness.Extension) (wire.Diagnostic, bool) {
+	var missing []string
+	for _, i := range health.Instances {
+		r := x.requests[i.Instance]
+		if r != nil && r.unanswered && i.State == heartbeat.Ready && x.announcements[i.Instance] == nil {
+			missing = append(missing, i.Instance)
+		}
+	}
+	if len(missing) == 0 || x.announcements[""] != nil || x.shown != nil && x.shown.implied {
+		return wire.Diagnostic{}, false
+	}
+	message := unannouncedInstance + " " + missing[0] + " has"
+	if len(missing) > 1 {
+		message = unannouncedInstance + "s " + firstOf(missing) + " have"
+	}
+	message += " not been announced"
+	if len(x.announcements) > 0 {
+		message += "; announced are: " + firstOf(slices.Sorted(maps.Keys(x.announcements)))
+	}
+	return wire.Diagnostic{Level: "warn", Code: codeNotAnnounced, Message: message}, true
+}
+
+// unannouncedInstance is how the message of codeNotAnnounced begins if it is about instances, and not about the extension.
+const unannouncedInstance = "instance"
 
 // The limits of diagnostics in a spec, which exists for its tools.
 const (
@@ -343,7 +373,9 @@ func (x *extension) restore(value []byte, now time.Time) bool {
 		About: s.About, Context: s.Context, Parent: s.Parent,
 		Capabilities: wire.Capabilities{Channels: s.Channels, Providers: s.Providers},
 	}}
-	a.implied = slices.ContainsFunc(s.Diagnostics, func(d wire.Diagnostic) bool { return d.Code == codeNotAnnounced })
+	a.implied = slices.ContainsFunc(s.Diagnostics, func(d wire.Diagnostic) bool {
+		return d.Code == codeNotAnnounced && !strings.HasPrefix(d.Message, unannouncedInstance)
+	})
 	x.shown = a
 	x.alerts = slices.DeleteFunc(x.alerts, func(a alert) bool { return a.instance == restored && !slices.Contains(s.Diagnostics, a.diagnostic) })
 	for _, d := range s.Diagnostics {

@@ -164,8 +164,9 @@ type unannounced struct {
 // announceRequests limits how often one instance can cause requests that all extensions announce. Some
 // never answer them, or with something else than their heartbeats contain.
 type announceRequests struct {
-	times int
-	round time.Time // the last request that is counted, or older than the cause
+	times      int
+	round      time.Time // the last request that is counted, or older than the cause
+	unanswered bool      // all were sent, and the instance still has no announcement
 }
 
 // requestFor requests announcements from all because of one instance, up to maxRequests times. A request
@@ -198,6 +199,10 @@ func (na *natives) checkAnnouncement(x *extension, b *heartbeat.Message, now tim
 	}
 	if _, known := na.mon.Instance(x.id, b.Instance); !known {
 		return
+	}
+	if r := x.requests[b.Instance]; have == nil && r != nil && r.times >= maxRequests && !r.unanswered {
+		r.unanswered = true
+		na.mark(SpecKey(x.id), false)
 	}
 	na.requestFrom(x, b.Instance, now)
 }

@@ -35,3 +35,50 @@ func TestRefusedServiceIsNotShown(t *testing.T) {
 		t.Errorf("after the subject became free: %+v, %+v", i, x)
 	}
 }
+
+// TestUnannouncedInstance: an instance sends heartbeats under another name than it has announced. After the usual requests a
+// diagnostic shows it, until the instance announces itself.
+func TestUnannouncedInstance(t *testing.T) {
+	f := testFleet(t)
+	f.Elected(f.at)
+	f.announce(wire.Announce{ID: "weather", Version: "1.0.0", Instance: "i1", HandshakeHash: "h"})
+	shown := 0
+	for n := range 10 {
+		f.at = f.at.Add(15 * time.Second)
+		f.Control("heartbeat", "weather", []byte(`{"id":"weather","instance":"i2"}`), f.at)
+		marks, _ := f.Take()
+		if _, ok := marks[SpecKey("weather")]; ok {
+			shown++
+		}
+		got := f.shownDiagnostics("weather")
+		f.Take()
+		if n < maxRequests && len(got) != 0 {
+			t.Errorf("after %d heartbeats: %q", n+1, got)
+		}
+		if want := "warn not_announced: instance i2 has not been announced; announced are: i1"; n >= maxRequests && (len(got) != 1 || got[0] != want) {
+			t.Errorf("after %d heartbeats: %q, want %q", n+1, got, want)
+		}
+	}
+	if shown != 1 {
+		t.Errorf("the spec is written %d times", shown)
+	}
+	restored := newExtension("weather", f.at)
+	if value, err := f.Document(SpecKey("weather"), nil, f.at); err != nil || !restored.restore(value, f.at) || restored.shown.implied {
+		t.Errorf("%s (%v) is restored as %+v", value, err, restored.shown)
+	}
+	for range 6 {
+		f.at = f.at.Add(15 * time.Second)
+		for _, i := range []string{"i3", "i4", "i5"} {
+			f.send("heartbeat", "weather", `{"id":"weather","instance":"`+i+`"}`)
+		}
+	}
+	if got, want := f.shownDiagnostics("weather"), "warn not_announced: instances i2, i3, i4, 1 more have not been announced; announced are: i1"; len(got) != 1 || got[0] != want {
+		t.Errorf("four instances: %q, want %q", got, want)
+	}
+	for _, i := range []string{"i2", "i3", "i4", "i5"} {
+		f.announce(wire.Announce{ID: "weather", Version: "1.0.0", Instance: i, HandshakeHash: "h"})
+	}
+	if got := f.shownDiagnostics("weather"); len(got) != 0 {
+		t.Errorf("after its announcement: %q", got)
+	}
+}

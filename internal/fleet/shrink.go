@@ -12,7 +12,7 @@ import (
 // codeSchemaDropped is the diagnostic of a spec that was too large for one message.
 const codeSchemaDropped = "schema_dropped"
 
-// codeNotAnnounced is the diagnostic of an extension that only sends heartbeats.
+// codeNotAnnounced is the diagnostic of an extension, or of an instance, that only sends heartbeats.
 const codeNotAnnounced = "not_announced"
 
 // cuts counts what was left out of an extension's tools because it does not fit into the catalog.
