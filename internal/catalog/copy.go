@@ -46,6 +46,10 @@ func (c *Copy) Step(at Stamp) Step {
 	return Gap
 }
 
+// BehindTries limits how often a follower reads again because an event is newer than the answer to its read. Replicas catch up
+// within that; an event that is forged, or of another stream, must not keep a follower busy.
+const BehindTries = 5
+
 // Last returns the newest message of the copy.
 func (c *Copy) Last() Stamp { return c.last }
 

@@ -77,6 +77,8 @@ func (v View) registryProblems() []Problem {
 	case r == nil:
 		p.Message = "no registry answers" + age
 		p.Command = "registry --server " + terminal.ShellWord(v.Server)
+	case r.JetStream != "ok" && r.JetStream != "" && r.Leading:
+		p.Message = fmt.Sprintf("the registry %s leads, but %s%s", r.Name, r.JetStream, age)
 	case r.JetStream != "ok" && r.JetStream != "":
 		p.Message = fmt.Sprintf("the registry %s cannot use JetStream: %s%s", r.Name, r.JetStream, age)
 	case age != "":

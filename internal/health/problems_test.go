@@ -36,6 +36,7 @@ func TestProblems(t *testing.T) {
 		{"no leader", View{Registry: lead, Age: time.Minute}, "error registry registry: no registry leads; the catalog is 1m0s old and is not updated. Calls still work > extctl show registry"},
 		{"no registry", View{Server: "nats://h:1", Age: time.Second}, "error registry registry: no registry answers > registry --server nats://h:1"},
 		{"no JetStream", View{Registry: &registry.Status{Name: "r1", JetStream: "not enabled"}}, "error registry registry: the registry r1 cannot use JetStream: not enabled > extctl show registry"},
+		{"two leaders", View{Registry: &registry.Status{Name: "r1", Leading: true, JetStream: "r2 leads, too: it …"}}, "error registry registry: the registry r1 leads, but r2 leads, too: it … > extctl show registry"},
 		{"a refused message", View{Registry: &registry.Status{JetStream: "ok", Recent: []registry.Refusal{{What: "announce", ID: "x", Reason: "too large", Last: time.Now()}}}},
 			"warn refused x: the registry refused a message 0s ago: announce of x: too large > extctl show registry"},
 		{"an old refusal", View{Registry: &registry.Status{JetStream: "ok", Recent: []registry.Refusal{{Last: time.Now().Add(-time.Hour)}}}}, ""},

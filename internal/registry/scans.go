@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/catalog"
 	"github.com/extmesh/extmesh/internal/pause"
 )
 
@@ -14,6 +15,7 @@ type scans struct {
 	view      *view
 	running   bool // a scan is running, or paused before it begins
 	again     bool
+	tries     int       // scans in a row that lacked an event which was received
 	verifying bool      // the bucket is being compared with the view
 	denied    string    // why reading the bucket is denied; "" if it is not
 	failing   time.Time // since when scans fail, or have been reported to fail; zero: they do not
@@ -59,6 +61,17 @@ func (s *scans) after(wait time.Duration) {
 		err = s.bucket.explain(before, err)
 		return func(l *loop) { l.scanned(read, err) }
 	})
+}
+
+// behind reads the bucket again because the scan lacks an event that was received: the replica that answered may be behind.
+// After some tries it drops the event. If it was of this bucket, the next one makes a gap.
+func (s *scans) behind() {
+	if s.tries++; s.tries < catalog.BehindTries {
+		s.after(flushInterval << (s.tries - 1))
+		return
+	}
+	s.tries = 0
+	s.view.synced, s.view.pending = true, nil
 }
 
 // verifyTicks is the number of self-checks between two checks of the bucket: 5 s.

@@ -30,10 +30,6 @@ const (
 	retryMin = 100 * time.Millisecond
 	retryMax = 5 * time.Second
 
-	// behindTries limits how often a follower reads again because an event was newer than the answer of a replica. Replicas
-	// catch up within that; a forged event must not keep a follower busy.
-	behindTries = 5
-
 	// catchUpWindow is the longest time without an event after which only the messages of a gap are read. Markers of deleted
 	// keys stay in the bucket much longer than that; after a longer time the whole bucket is read again.
 	catchUpWindow = time.Minute
@@ -183,7 +179,7 @@ func (f *follower) read(ctx context.Context) {
 		f.wholeAfter(time.Until(f.data.keepUntil) + time.Millisecond)
 	}
 	f.resync = upToDate
-	if last := f.data.copy.Last(); f.pending.Seq > last.Seq && f.pending.Time > last.Time && f.tries < behindTries {
+	if last := f.data.copy.Last(); f.pending.Seq > last.Seq && f.pending.Time > last.Time && f.tries < catalog.BehindTries {
 		f.need(readTail, false) // the replica that answered lacks an event that was received
 		return
 	}
