@@ -19,6 +19,7 @@ var tried = map[string]map[string]string{
 	"manifest.md":      {"toml": "TestManifestsOnPages", "json": "TestManifestsOnPages"},
 	"mcp.md": {"sh import": "TestMCPPage", "sh install": "TestMCPPage", "sh up": "TestMCPPage", "sh http": "TestMCPPage", "json entry": "TestMCPPage", "json url": "TestMCPPage",
 		"toml entry": "TestMCPPage", "yaml profiles": "TestMCPPage", "yaml tokens": "TestMCPPage"},
+	"operations.md": {"conf hub": "TestLeafNodes", "conf leaf": "TestLeafNodes"},
 	"protocol.md": {
 		"sh": "TestShellExtension", "python": "TestPythonCaller",
 		"json": "TestExamples", "json request": "TestExamples", "json response": "TestExamples", "json error": "TestExamples",

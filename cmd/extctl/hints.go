@@ -143,15 +143,22 @@ func (s *session) explainNoCatalog(err error) error {
 		f.hint = "is a registry running, and is --prefix right? This user may not ask it"
 		return f
 	}
-	var status struct{ Name, Version, JetStream string }
+	var status struct {
+		Name, Version, JetStream, Leader string
+		Leading                          bool
+	}
 	if requestErr != nil || json.Unmarshal(raw, &status) != nil {
 		f.err = &reworded{fmt.Sprintf("no catalog: no registry runs on this mesh (NATS at %s, prefix %s)", natsconn.Server(s.nc), s.prefix), err}
 		f.hint = "start one with `registry --server URL`, or run a whole mesh with `extctl up`; is --prefix right?"
 		return f
 	}
 	who := terminal.Clean(strings.TrimSpace(status.Name + " " + status.Version))
+	ok := status.JetStream == "" || status.JetStream == "ok"
 	switch {
-	case status.JetStream == "" || status.JetStream == "ok":
+	case ok && status.Leader != "" || status.Leading:
+		f.err = &reworded{fmt.Sprintf("no catalog: the registry %s has a catalog, but the JetStream of this server does not have it: this server is a leaf node, or this is another account", who), err}
+		f.hint = "docs/operations.md, Leaf nodes, has the configuration with which the catalog can be read here"
+	case ok:
 		f.err = &reworded{fmt.Sprintf("no catalog: a registry runs (%s) and has not created it yet", who), err}
 		f.hint = "try again in a few seconds; `extctl show registry` has the registry's status"
 	case strings.Contains(status.JetStream, "denied"):

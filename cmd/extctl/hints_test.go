@@ -9,11 +9,13 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,9 +25,9 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/freeport"
 	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/registry"
-	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // hintOf is the hint in what a command printed on stderr.
@@ -258,6 +260,44 @@ func TestConnectHints(t *testing.T) {
 	}
 }
 
+// runRegistry runs a registry on a server until the test ends.
+func runRegistry(t *testing.T, url, name string) {
+	t.Helper()
+	nc, err := nats.Connect(url, nats.Timeout(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- registry.Run(ctx, nc, registry.Config{Name: name, Version: "0.1.0"}) }() // ends with cancel
+	t.Cleanup(func() { cancel(); <-done })
+}
+
+// TestNoCatalogOnLeaf: on a leaf node the registry of the hub answers, but its catalog cannot be read. Starting another registry
+// would be wrong.
+func TestNoCatalogOnLeaf(t *testing.T) {
+	t.Parallel()
+	port := freeport.Port(t)
+	address := &url.URL{Scheme: "nats", Host: fmt.Sprintf("127.0.0.1:%d", port)}
+	hub := natstest.Start(t, &server.Options{ServerName: "hub", Port: -1, JetStream: true, JetStreamDomain: "hub",
+		LeafNode: server.LeafNodeOpts{Host: "127.0.0.1", Port: port}})
+	runRegistry(t, hub.ClientURL(), "hub-0")
+	leaf := natstest.Start(t, &server.Options{ServerName: "leaf", Port: -1, JetStream: true, JetStreamDomain: "leaf",
+		LeafNode: server.LeafNodeOpts{Remotes: []*server.RemoteLeafOpts{{URLs: []*url.URL{address}}}}})
+	var stderr string
+	natstest.Eventually(t, "the registry has a catalog, and answers on the leaf", func() bool {
+		_, _, stderr = extctl(t.Context(), leaf.ClientURL(), "hosts")
+		return strings.Contains(stderr, "the registry hub-0 0.1.0 has a catalog")
+	})
+	if !strings.Contains(stderr, "this server is a leaf node, or this is another account") || !strings.Contains(hintOf(stderr), "docs/operations.md, Leaf nodes") {
+		t.Error(stderr)
+	}
+	if _, stdout, stderr := extctl(t.Context(), leaf.ClientURL(), "status"); !strings.Contains(stdout+stderr, "Leaf nodes") || strings.Contains(stdout+stderr, "start a registry") {
+		t.Errorf("%s%s", stdout, stderr)
+	}
+}
+
 // TestNoCatalogHints: if there is no catalog, the registry is asked why, and commands that wait for one print that at once.
 func TestNoCatalogHints(t *testing.T) {
 	t.Parallel()
@@ -278,15 +318,7 @@ func TestNoCatalogHints(t *testing.T) {
 			t.Errorf("%s without a registry: exit code %d, %s", args[0], code, stderr)
 		}
 	}
-	nc, err := nats.Connect(srv.ClientURL(), nats.Timeout(time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- registry.Run(ctx, nc, registry.Config{Prefix: wire.DefaultPrefix, Version: "0.1.0"}) }() // ends with cancel
-	t.Cleanup(func() { cancel(); <-done })
+	runRegistry(t, srv.ClientURL(), "")
 	var code int
 	var stdout, stderr string
 	natstest.Eventually(t, "the registry runs and has tried to use JetStream", func() bool {
