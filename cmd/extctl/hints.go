@@ -129,6 +129,19 @@ func explainInbox(t daemon.Target) error {
 		", or what the server's configuration has for this user, or set inbox_prefix in the context of the nats command", nil)
 }
 
+// jetStreamCauses are the reasons for which a registry cannot use JetStream, with what the user can do; the first match applies.
+var jetStreamCauses = []struct {
+	match      func(error) bool
+	what, hint string
+}{
+	{textOf("denied"), "NATS does not let it use JetStream", "the registry's NATS user lacks a permission; docs/operations.md lists what each role needs"},
+	{textOf("err_code=10039"), "its account has no JetStream", "enable JetStream for this account in the configuration of the NATS server, or in the account's JWT"},
+	{textOf("err_code=10076", "no responders"), "JetStream is not available on this server", "start the NATS server with JetStream: nats-server -js, or a jetstream block in its configuration"},
+	{textOf("code=400"), "the limits of its account do not allow the stream of the catalog",
+		"change the limits, or create the stream first, for example: nats stream add KV_BUCKET --subjects '$KV.BUCKET.>' --max-msgs-per-subject 1 --discard new --max-bytes 64MB --defaults; the registry corrects the rest"},
+	{textOf(""), "it cannot use JetStream", "`extctl show registry` has the registry's status; check the NATS servers"},
+}
+
 // registryProbe is the time limit of the request for the reason why there is no catalog.
 var registryProbe = time.Second
 
@@ -161,12 +174,14 @@ func (s *session) explainNoCatalog(err error) error {
 	case ok:
 		f.err = &reworded{fmt.Sprintf("no catalog: a registry runs (%s) and has not created it yet", who), err}
 		f.hint = "try again in a few seconds; `extctl show registry` has the registry's status"
-	case strings.Contains(status.JetStream, "denied"):
-		f.err = &reworded{fmt.Sprintf("no catalog: a registry runs (%s), but NATS does not let it use JetStream: %s", who, status.JetStream), err}
-		f.hint = "the registry's NATS user lacks a permission; docs/operations.md lists what each role needs"
 	default:
-		f.err = &reworded{fmt.Sprintf("no catalog: a registry runs (%s), but JetStream is not available on this server: %s", who, status.JetStream), err}
-		f.hint = "start the NATS server with JetStream: nats-server -js, or a jetstream block in its configuration"
+		for _, c := range jetStreamCauses {
+			if c.match(errors.New(status.JetStream)) {
+				f.err = &reworded{fmt.Sprintf("no catalog: a registry runs (%s), but %s: %s", who, c.what, status.JetStream), err}
+				f.hint = strings.ReplaceAll(c.hint, "BUCKET", s.prefix.Bucket())
+				break
+			}
+		}
 	}
 	return f
 }

@@ -298,6 +298,36 @@ func TestNoCatalogOnLeaf(t *testing.T) {
 	}
 }
 
+// TestJetStreamHints: an account without JetStream, and one whose limits do not allow the stream, have hints of their own.
+func TestJetStreamHints(t *testing.T) {
+	t.Parallel()
+	user := &server.User{Username: "ada", Password: "none", Account: server.NewAccount("A")}
+	none := natstest.Start(t, &server.Options{Port: -1, JetStream: true, Accounts: []*server.Account{user.Account}, Users: []*server.User{user}, NoAuthUser: "ada"})
+	limited := natstest.Start(t, &server.Options{Port: -1, JetStream: true})
+	if err := limited.GlobalAccount().UpdateJetStreamLimits(map[string]server.JetStreamAccountLimits{"": {
+		MaxMemory: -1, MaxStore: 1 << 30, MaxStreams: -1, MaxConsumers: -1, MemoryMaxStreamBytes: -1, StoreMaxStreamBytes: -1, MaxBytesRequired: true,
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		srv        *natstest.Server
+		text, hint string
+	}{
+		{none, "its account has no JetStream", "enable JetStream for this account"},
+		{limited, "the limits of its account do not allow the stream of the catalog", "nats stream add KV_ext_catalog --subjects '$KV.ext_catalog.>' "},
+	} {
+		runRegistry(t, tt.srv.ClientURL(), "")
+		var stderr string
+		natstest.Eventually(t, tt.text, func() bool {
+			_, _, stderr = extctl(t.Context(), tt.srv.ClientURL(), "list")
+			return strings.Contains(stderr, tt.text)
+		})
+		if hint := hintOf(stderr); !strings.Contains(hint, tt.hint) || strings.Contains(hint, "-js") {
+			t.Error(stderr)
+		}
+	}
+}
+
 // TestNoCatalogHints: if there is no catalog, the registry is asked why, and commands that wait for one print that at once.
 func TestNoCatalogHints(t *testing.T) {
 	t.Parallel()

@@ -87,18 +87,19 @@ func (b *bucket) ensure(ctx context.Context, replicas int, create bool) (created
 	return s.CachedInfo().Created, nil
 }
 
-// noRoom reports whether the cluster has fewer servers than the requested replicas, as opposed to having no leader
-// for a moment. Only then should fewer be requested.
+// noRoom reports whether the cluster has fewer servers than the requested replicas, or the account has no limits for that
+// many, as opposed to having no leader for a moment. Only then should fewer be requested.
 func noRoom(err error) bool {
 	var api *jetstream.APIError
-	return errors.As(err, &api) && slices.Contains([]jetstream.ErrorCode{codeNoPeers, codeNoResources, codeNoCluster}, api.ErrorCode)
+	return errors.As(err, &api) && slices.Contains([]jetstream.ErrorCode{codeNoPeers, codeNoResources, codeNoCluster, codeNoTier}, api.ErrorCode)
 }
 
-// The server's error codes for a stream with more replicas than servers.
+// The server's error codes for a stream with more replicas than servers, or than the account may have.
 const (
 	codeNoPeers     = 10005 // no suitable peers for placement
 	codeNoResources = 10023 // insufficient resources
 	codeNoCluster   = 10074 // replicas > 1 not supported in non-clustered mode
+	codeNoTier      = 10120 // no limits for this number of replicas
 )
 
 // settled reports whether a stream needs no update. It compares only what the catalog depends on: an operator may
