@@ -57,7 +57,8 @@ var connectCauses = []struct {
 	{textOf("invalid port", "unknown port"), "a port is a number from 1 to 65535: " + hintAddress},
 	{is(nats.ErrNoInfoReceived), "what listens there is not NATS: " + hintAddress},
 	{isTimeout, "nothing answered in time: " + hintAddress + "; a firewall may be in between"},
-	{is(io.EOF), "what listens there closed the connection: is it NATS? " + hintAddress},
+	{is(io.EOF), "what listens there closed the connection: is it NATS? " + hintAddress +
+		`; a NATS server with TLS first (handshake_first) needs a context of the nats command with "tls_first": true`},
 }
 
 func textOf(parts ...string) func(error) bool {

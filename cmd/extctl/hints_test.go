@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -216,6 +217,7 @@ func TestConnectHints(t *testing.T) {
 	secure := func(c tls.Certificate) string {
 		return serverURL(t, &server.Options{TLSConfig: &tls.Config{Certificates: []tls.Certificate{c}}, TLSTimeout: 10})
 	}
+	first := natstest.Start(t, &server.Options{Port: -1, TLSConfig: &tls.Config{Certificates: []tls.Certificate{own}}, TLSHandshakeFirst: true, TLSTimeout: 0.1})
 	web := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(web.Close)
 	greeting, err := net.Listen("tcp", "127.0.0.1:0")
@@ -250,6 +252,7 @@ func TestConnectHints(t *testing.T) {
 		{"no TLS", "--server " + strings.Replace(plain, "nats://", "tls://", 1), "secure connection not available", "write nats:// instead of tls://", 13},
 		{"an unknown authority", "--server " + url, "unknown authority", "--tlsca FILE", 13},
 		{"the right authority", "--server " + url + " --tlsca " + ownCA, "", "", 0},
+		{"TLS first", "--server " + strings.Replace(first.ClientURL(), "nats://", "tls://", 1) + " --tlsca " + ownCA, "EOF", `a context of the nats command with "tls_first": true`, 13},
 		{"another name", "--server " + secure(other) + " --tlsca " + caFile(t, other), "certificate", "the server's certificate is for other names", 13},
 		{"an expired certificate", "--server " + secure(old) + " --tlsca " + caFile(t, old), "expired", "has it expired", 13},
 	} {
@@ -257,6 +260,12 @@ func TestConnectHints(t *testing.T) {
 		if code != tt.code || !strings.Contains(stderr, tt.text) || !strings.Contains(hintOf(stderr), tt.hint) {
 			t.Errorf("%s: exit code %d, want %d with %q and %q:\n%s", tt.what, code, tt.code, tt.text, tt.hint, stderr)
 		}
+	}
+	withContext := tempFile(t, fmt.Sprintf(`{"url": %q, "ca": %q, "tls_first": true}`, first.ClientURL(), ownCA))
+	var stdout, stderr bytes.Buffer
+	run(t.Context(), []string{"list", "--context", withContext}, nil, &stdout, &stderr, func(string) string { return "" })
+	if !strings.Contains(stderr.String(), "no registry runs on this mesh") {
+		t.Errorf("TLS first, with the context of the hint: %s", stderr.String())
 	}
 }
 
