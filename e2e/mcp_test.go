@@ -248,6 +248,47 @@ func compareMCPFaults(t *testing.T, results map[string]string) {
 	}
 }
 
+// TestMCPUpWaits: a server with --up answers the first lists when each extension has started or failed. Until then it answers
+// other requests, and asks clients not to cache what it has.
+func TestMCPUpWaits(t *testing.T) {
+	t.Parallel()
+	dir, home := t.TempDir(), t.TempDir()
+	write(t, filepath.Join(dir, "box", "plugin.toml"), boxScript)
+	held := strings.ReplaceAll(strings.ReplaceAll(boxScript, `"box"`, `"held"`), "while read", "while [ ! -e go ]; do sleep 0.05; done\nwhile read")
+	write(t, filepath.Join(dir, "held", "plugin.toml"), held)
+	for id, more := range map[string]string{"broken": "", "gated": "[requires]\nenv = [\"NO_SUCH_VARIABLE\"]\n"} {
+		write(t, filepath.Join(dir, id, "plugin.toml"), fmt.Sprintf("[plugin]\nid = %q\nversion = \"1.0.0\"\n[capabilities]\ntools = [\"x\"]\n[transport]\ntype = \"stdio\"\ncommand = \"false\"\n%s", id, more))
+	}
+	env := []string{"NATS_URL=", "XDG_DATA_HOME=" + home, "XDG_STATE_HOME=" + home, "XDG_CONFIG_HOME=" + home}
+	m := startMCPWith(t, env, "--up", dir, "--wait", "5m")
+	const modern = `"params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}`
+	methods := []string{"tools/list", "prompts/list", "resources/list", "skills/list"}
+	for _, method := range methods {
+		m.send(`{"jsonrpc":"2.0","id":"` + method + `","method":"` + method + `",` + modern + `}`)
+	}
+	eventually(t, time.Minute, "a call of the extension that has started succeeds", func() bool {
+		answer := m.call("ext_box_echo", "")
+		if strings.Contains(answer, "/list") {
+			t.Fatalf("a list was answered while an extension was starting: %s", answer)
+		}
+		return strings.Contains(answer, `"text":"echo"`)
+	})
+	m.send(`{"jsonrpc":"2.0","id":1,"method":"server/discover",` + modern + `}`)
+	if answer := m.next(); !strings.HasPrefix(answer, `{"jsonrpc":"2.0","id":1,"result":{"resultType":"complete","ttlMs":0,`) {
+		t.Errorf("while an extension starts, server/discover is answered with %s", answer)
+	}
+	write(t, filepath.Join(dir, "held", "go"), "")
+	answers := ""
+	for range methods {
+		answers += m.next() + "\n"
+	}
+	for _, want := range append(methods, "ext_box_echo", "ext_held_echo") {
+		if !strings.Contains(answers, `"`+want+`"`) {
+			t.Errorf("no %s in the lists\n%s", want, answers)
+		}
+	}
+}
+
 // TestMCPUp starts two servers with --up: the first starts the mesh, the second uses it, and starts it again when the
 // first one ends.
 func TestMCPUp(t *testing.T) {

@@ -49,7 +49,8 @@ func mcpCmd(a *app) *cobra.Command {
 which starts this command and ends it by closing the input; or with --http for any number of clients.
 
 If the mesh cannot be reached, the server starts all the same and keeps trying; it notifies the client when tools are
-available. With --up DIR it starts a mesh with the extensions under DIR, unless an extctl up of this user is running.
+available. With --up DIR it starts a mesh with the extensions under DIR, unless an extctl up of this user is running. The
+first lists wait until these extensions have started or failed, but at most --wait.
 
 --timeout is the time limit of a call (default 5m).`,
 		Example: `  extctl mcp
@@ -69,7 +70,7 @@ available. With --up DIR it starts a mesh with the extensions under DIR, unless 
 	f.StringArrayVar(&o.up, "up", nil, "start a mesh with the extensions under `DIR` if no extctl up is running; can be repeated")
 	o.http.add(cmd)
 	f.StringVar(&o.door.Agent, "agent-id", "", "the `ID` of the calling agent (default: the name of the MCP client)")
-	f.DurationVar(&o.door.Wait, "wait", 2*time.Second, "how long after its start the server may wait for the mesh before it answers a list, as a `DURATION`")
+	f.DurationVar(&o.door.Wait, "wait", 2*time.Second, "how long after its start the server may wait for the mesh, and the extensions of --up, before it answers a list, as a `DURATION`")
 	f.StringVar(&o.log.Level, "log-level", "warn", "`LEVEL` of the log on stderr: debug, info, warn or error")
 	f.StringVar(&o.log.Format, "log-format", "text", "`FORMAT` of the log: text or json")
 	o.addViewFlags(cmd)
@@ -107,6 +108,7 @@ func runMCP(ctx context.Context, a *app, o mcpOptions) error {
 	if o.door.Wait == 0 {
 		o.door.Wait = -1
 	}
+	allStarted := o.holdLists(a)
 	d, err := door.New(o.door)
 	if err != nil {
 		return daemon.UsageError{Err: err}
@@ -115,6 +117,7 @@ func runMCP(ctx context.Context, a *app, o mcpOptions) error {
 	if err != nil {
 		return err
 	}
+	link.allStarted = allStarted
 	flags := a.nats
 	if link.upOnly = len(o.up) > 0; link.upOnly && !hasChosenMesh(a) {
 		if flags.Creds != "" || flags.NKey != "" {
@@ -221,6 +224,9 @@ type mcpLink struct {
 	health *daemon.Health
 	target atomic.Pointer[daemon.Target] // of the connection
 	upOnly bool                          // the mesh is that of an extctl up, unless a flag or NATS_URL chooses another one
+
+	allStarted func()    // lets the door answer the first lists; nil: they do not wait for extensions
+	began      time.Time // the extensions of --up start later
 }
 
 // hasChosenMesh reports whether the user has chosen a mesh, with a flag or in the environment.
@@ -236,7 +242,7 @@ func newMCPLink(a *app, d *door.Door, logger *slog.Logger, admin string) (*mcpLi
 	}
 	health := &daemon.Health{Addr: admin, Logger: logger, WithoutNATS: true}
 	health.Metrics(d.WriteMetrics)
-	return &mcpLink{app: a, door: d, logger: logger, prefix: prefix, health: health}, nil
+	return &mcpLink{app: a, door: d, logger: logger, prefix: prefix, health: health, began: time.Now().Truncate(time.Millisecond)}, nil
 }
 
 // retryEvery is the time between two attempts to reach a mesh.
@@ -306,6 +312,9 @@ func (l *mcpLink) connect(ctx context.Context, target daemon.Target) error {
 		}
 		return func() { _ = s.Unsubscribe() }, err // an error means that the connection is closed
 	})
+	if l.allStarted != nil {
+		following.Go(func() { l.awaitStart(ctx, catalog) }) // ends with ctx
+	}
 	for ctx.Err() == nil && !l.isElsewhere(nc, target) {
 		pause.For(ctx, retryEvery)
 	}
@@ -360,6 +369,32 @@ func (l *mcpLink) isElsewhere(nc *nats.Conn, target daemon.Target) bool {
 	}
 	now, err := l.app.nats.Resolve()
 	return nc.IsClosed() || err == nil && now.URLs() != target.URLs()
+}
+
+// holdLists lets the first lists wait for the extensions if this process, with --up, is about to start the mesh. It returns
+// the func that ends this wait; nil if there is none.
+func (o *mcpOptions) holdLists(a *app) (allStarted func()) {
+	if _, running := storelock.Running(daemon.StoreDir("")); running || len(o.up) == 0 || hasChosenMesh(a) {
+		return nil
+	}
+	started := make(chan struct{})
+	o.door.Started = started
+	return sync.OnceFunc(func() { close(started) })
+}
+
+// awaitStart waits until the extensions of --up have started or failed, and lets the first lists be answered. It reads the
+// catalog of the door: what it finds there, the door can list.
+func (l *mcpLink) awaitStart(ctx context.Context, catalog *mesh.Catalog) {
+	quiet := *l.app
+	quiet.stdout, quiet.json = io.Discard, true // with json, progress prints nothing
+	m := &localMesh{app: &quiet, started: l.began, bridge: bridge.Config{Name: defaultName(upOptions{})}}
+	p := &progress{localMesh: m, catalog: catalog, printed: map[string]bool{}}
+	for !p.advance() {
+		if !pause.For(ctx, 100*time.Millisecond) {
+			return
+		}
+	}
+	l.allStarted()
 }
 
 // keepUp runs a mesh with the extensions under dirs, unless another process of this user does. If that process ends, this

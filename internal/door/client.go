@@ -111,14 +111,14 @@ func (c *client) result(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 	}
 	switch {
 	case q.method == mcp.MethodListTools:
-		c.door.awaitReady(ctx)
+		c.door.await(ctx, c.door.whole)
 		return c.listTools(q)
 	case q.method == mcp.MethodCallTool:
 		return tools{c}.callTool(q)
 	case q.method == mcp.MethodGetPrompt, q.method == mcp.MethodReadResource, q.method == mcp.MethodComplete:
 		return asks{c}.answer(q)
 	case q.method == mcp.MethodListSkills && q.era == mcp.EraModern:
-		c.door.awaitReady(ctx)
+		c.door.await(ctx, c.door.whole)
 		return c.listPage(q, "skills", &c.view.now.Load().skills.page)
 	case q.method == mcp.MethodGetSkill && q.era == mcp.EraModern:
 		c.door.awaitReady(ctx)
@@ -151,7 +151,9 @@ func (c *client) isQuick(q *request) bool {
 		return !waits || isClosed(c.door.listed)
 	}
 	switch q.method {
-	case mcp.MethodListTools, mcp.MethodInitialize, mcp.MethodDiscover, mcp.MethodListSkills, mcp.MethodGetSkill:
+	case mcp.MethodListTools, mcp.MethodListSkills:
+		return !waits || isClosed(c.door.whole)
+	case mcp.MethodInitialize, mcp.MethodDiscover, mcp.MethodGetSkill:
 		return !waits || c.door.isReady()
 	}
 	return true

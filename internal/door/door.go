@@ -21,12 +21,13 @@ type Options struct {
 	View        ViewOptions // what clients see that do not choose a profile
 	Profile     string      // the name of View. Default: default
 	Profiles    map[string]ViewOptions
-	Agent       string        // the caller's identity on the mesh; default: the name of the MCP client
-	CallTimeout time.Duration // default 5 min
-	Wait        time.Duration // for the first copy of the catalog, before the first list is answered. Default 2 s; < 0: none
-	MaxResult   int           // bytes; a larger result is replaced by an error. Default 16 MiB
-	MaxCalls    int           // of one client at once, or of all clients with one token. Default 256
-	Logger      *slog.Logger  // default: discard
+	Agent       string          // the caller's identity on the mesh; default: the name of the MCP client
+	CallTimeout time.Duration   // default 5 min
+	Wait        time.Duration   // for the first copy of the catalog, and Started, before the first list is answered. Default 2 s; < 0: none
+	Started     <-chan struct{} // closed when the extensions that start together with this process have started or failed; nil: there are none
+	MaxResult   int             // bytes; a larger result is replaced by an error. Default 16 MiB
+	MaxCalls    int             // of one client at once, or of all clients with one token. Default 256
+	Logger      *slog.Logger    // default: discard
 }
 
 // maxCallsOfDoor limits the calls of all clients together.
@@ -40,7 +41,8 @@ type Door struct {
 	started  time.Time
 	attached chan *backend // buffered, 1; the last one that Run has not seen
 	ready    chan struct{} // closed when the first view of the catalog is there
-	listed   chan struct{} // closed when the other lists of all extensions have been requested once
+	whole    chan struct{} // closed when the first view after Options.Started is there
+	listed   chan struct{} // closed when, after that, the other lists of all extensions have been requested once
 	mesh     atomic.Pointer[backend]
 	lists    lists        // used by the goroutine of Run only
 	running  atomic.Int64 // calls in flight
@@ -72,6 +74,7 @@ func New(o Options) (*Door, error) {
 		started:  time.Now(),
 		attached: make(chan *backend, 1),
 		ready:    make(chan struct{}),
+		whole:    make(chan struct{}),
 		listed:   make(chan struct{}),
 		lists:    newLists(o.Logger),
 		metrics:  newMetrics(),
@@ -132,6 +135,7 @@ func (d *Door) Run(ctx context.Context) error {
 		client := d.mesh.Load().client
 		requests.Go(func() { d.lists.results <- l.request(ctx, client) }) // owned by Run; ends within listTimeout, or with ctx
 	}
+	starting := d.opt.Started // nil when the extensions have started or failed
 	waiting := false
 	var followed *backend
 	for {
@@ -142,6 +146,8 @@ func (d *Door) Run(ctx context.Context) error {
 			stop()
 			stop = watch(ctx, b.catalog, changed)
 			continue
+		case <-starting:
+			starting = nil
 		case <-due.C: // an unavailable extension is to be hidden, or a list to be requested again
 		case l := <-d.lists.results:
 			d.lists.store(l, time.Now())
@@ -167,9 +173,8 @@ func (d *Door) Run(ctx context.Context) error {
 			d.lists.setSkills(b.catalog.Skills())
 			next := d.lists.update(extensions, now)
 			next = earlier(next, d.render(extensions, now))
-			if d.lists.start(request); !d.lists.isBusy() {
-				closeOnce(d.listed)
-			}
+			d.lists.start(request)
+			d.noteWhole(starting == nil)
 			waiting = false
 			due.Reset(min(max(next.Sub(now), settleMost), time.Hour))
 		}
@@ -249,6 +254,16 @@ func (d *Door) render(extensions []mesh.Extension, now time.Time) (next time.Tim
 	}
 	closeOnce(d.ready)
 	return next
+}
+
+// noteWhole lets the first lists be answered as soon as no extension is missing because it is starting.
+func (d *Door) noteWhole(started bool) {
+	if !started {
+		return
+	}
+	if closeOnce(d.whole); !d.lists.isBusy() {
+		closeOnce(d.listed)
+	}
 }
 
 // awaitReady waits for the first view of the catalog, for as long as the first list may wait after the start.

@@ -82,7 +82,7 @@ func (c *client) listResult(q *request, member string, entries []byte, next stri
 // cacheable are the first members of a modern result that clients may cache.
 func (c *client) cacheable() []byte {
 	ttl := freshFor
-	if b := c.door.mesh.Load(); b == nil || !c.door.isReady() || b.catalog.Age() > staleAfter {
+	if b := c.door.mesh.Load(); b == nil || !isClosed(c.door.whole) || b.catalog.Age() > staleAfter {
 		ttl = 0
 	}
 	out := append([]byte(`"resultType":"complete","ttlMs":`), strconv.FormatInt(ttl.Milliseconds(), 10)...)

@@ -136,6 +136,28 @@ func TestStart(t *testing.T) {
 	p.want("\ufeff"+`{"jsonrpc":"2.0","id":1,"method":"ping"}`, `{"jsonrpc":"2.0","id":1,"result":{}}`)
 }
 
+// TestStarted: the first lists wait for the extensions that start together with the server, but not longer than Wait, and
+// initialize does not.
+func TestStarted(t *testing.T) {
+	b := newBed(t)
+	b.ready("hello", "mcp", tool("hello", "greet"))
+	started := make(chan struct{})
+	const prompts = `{"jsonrpc":"2.0","id":2,"method":"prompts/list"}`
+	p := b.door(Options{Started: started, Wait: -1}).pipe(t)
+	p.want(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, `{"jsonrpc":"2.0","id":1,"result":{"tools":[`+helloTools+`]}}`)
+	p.want(prompts, `{"jsonrpc":"2.0","id":2,"result":{"prompts":[]}}`)
+
+	p = b.door(Options{Started: started, Wait: time.Hour}).pipe(t)
+	p.send(prompts, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+	if got := p.ask(`{"jsonrpc":"2.0","id":3,"method":"initialize","params":{"protocolVersion":"2025-06-18"}}`); !strings.HasPrefix(got, `{"jsonrpc":"2.0","id":3,"result":{"protocolVersion":`) {
+		t.Errorf("the answer to initialize is %s", got)
+	}
+	close(started)
+	if got := p.next() + p.next(); !strings.Contains(got, `{"tools":[`+helloTools+`]}`) || !strings.Contains(got, `{"prompts":[]}`) {
+		t.Errorf("the lists are %s", got)
+	}
+}
+
 // TestEndOfInput checks that the server ends soon after its input, although a call still runs, and answers what was
 // complete.
 func TestEndOfInput(t *testing.T) {
