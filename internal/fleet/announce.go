@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -21,7 +22,10 @@ func parseAnnounce(id string, data []byte, prefix wire.Prefix) (wire.Announce, e
 		return a, fmt.Errorf("an announcement of %d bytes is over the limit of %d", len(data), maxAnnounce)
 	}
 	if err := json.Unmarshal(data, &a); err != nil {
-		return a, fmt.Errorf("the announcement cannot be decoded: %w", err)
+		if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && e.Field != "" {
+			return a, fmt.Errorf("%s in the announcement has the wrong type: %s", strings.TrimPrefix(e.Field, "About."), e.Value)
+		}
+		return a, fmt.Errorf("the announcement is not valid JSON: %w", err)
 	}
 	if a.SchemaVersion > wire.SchemaVersion {
 		return a, fmt.Errorf("schema_version %d is newer than this registry's %d; upgrade the registry",

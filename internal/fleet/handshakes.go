@@ -91,7 +91,7 @@ func ParseOffer(answer json.RawMessage, err error, limit int) (o Offer) {
 	}
 	if lacksLists(answer, o.Server) {
 		o.Problems = append(o.Problems, wire.Diagnostic{Level: "warn", Code: "no_lists",
-			Message: "the server declares prompts or resources, and its answer to initialize has no member lists that describes them: MCP clients do not get them; add it, or let a bridge run the server"})
+			Message: "the answer to initialize has no member lists that describes the server's prompts and resources, so MCP clients do not get them: add it, or let a bridge run the server"})
 	}
 	if over := toolsSize(o.Tools) - limit; over > 0 {
 		o.Tools = slices.Clone(o.cuts.cut(o.Tools, over)) // the original array would keep the removed tools

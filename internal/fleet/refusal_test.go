@@ -22,8 +22,8 @@ func (f *fixture) shownDiagnostics(id string) (out []string) {
 // TestRefusedHeartbeats: an extension shows why its heartbeats are refused, until one is accepted.
 func TestRefusedHeartbeats(t *testing.T) {
 	for bad, want := range map[string]string{
-		`{"id":"weather","instance":"i1","uptime_secs":12.34}`:  "heartbeat cannot be decoded: uptime_secs is a number 12.34, want int64",
-		`{"id":"weather","instance":"i1","interval_ms":"2000"}`: "heartbeat cannot be decoded: interval_ms is a string, want int64",
+		`{"id":"weather","instance":"i1","uptime_secs":12.34}`:  "heartbeat cannot be decoded: uptime_secs has the wrong type: number 12.34",
+		`{"id":"weather","instance":"i1","interval_ms":"2000"}`: "heartbeat cannot be decoded: interval_ms has the wrong type: string",
 		`{"id":"weather","instance":"i1","state":"READY"}`:      `heartbeat of weather has the unknown state "READY"`,
 		`{"id":"weather"}`: errNoInstance.Error(),
 		`{"id":"weather"`:  "heartbeat cannot be decoded: unexpected end of JSON input",
@@ -94,8 +94,10 @@ func TestManyRefusedHeartbeats(t *testing.T) {
 func TestRefusedAnnouncements(t *testing.T) {
 	const good = `{"id":"weather","version":"1.0.0","instance":"i1","handshake_hash":"h"}`
 	for bad, reason := range map[string]string{
-		`{"id":"weather","version":"1.0.0","instance":"i1","features":"stream"}`: "the announcement cannot be decoded: ",
-		`{"id":"weather","version":1,"instance":"i1"}`:                           "the announcement cannot be decoded: ",
+		`{"id":"weather","version":"1.0.0","instance":"i1","features":"stream"}`: "features in the announcement has the wrong type: string",
+		`{"id":"weather","version":1,"instance":"i1"}`:                           "version in the announcement has the wrong type: number",
+		`{"id":"weather","version":"1.0.0","priority":1.5}`:                      "priority in the announcement has the wrong type: number 1.5",
+		`{"id":"weather","version":"1.0.0","capabilities":[]}`:                   "capabilities in the announcement has the wrong type: array",
 		`{"id":"weather","version":"1.0.0","schema_version":9}`:                  "schema_version 9 is newer",
 	} {
 		f := testFleet(t)

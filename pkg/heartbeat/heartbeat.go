@@ -133,7 +133,7 @@ func Parse(data []byte) (Message, error) {
 	}{Message: &b}
 	if err := json.Unmarshal(data, &in); err != nil {
 		if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && e.Field != "" {
-			err = fmt.Errorf("%s is a %s, want %v", strings.TrimPrefix(e.Field, "Message."), e.Value, e.Type)
+			err = fmt.Errorf("%s has the wrong type: %s", strings.TrimPrefix(e.Field, "Message."), e.Value)
 		}
 		return b, fmt.Errorf("heartbeat cannot be decoded: %w", err)
 	}
