@@ -138,7 +138,7 @@ var jetStreamCauses = []struct {
 	{textOf("denied"), "NATS does not let it use JetStream", "the registry's NATS user lacks a permission; docs/operations.md lists what each role needs"},
 	{textOf("err_code=10039"), "its account has no JetStream", "enable JetStream for this account in the configuration of the NATS server, or in the account's JWT"},
 	{textOf("err_code=10076", "no responders"), "JetStream is not available on this server", "start the NATS server with JetStream: nats-server -js, or a jetstream block in its configuration"},
-	{textOf("code=400"), "the limits of its account do not allow the stream of the catalog",
+	{textOf("err_code=10002", "err_code=10027", "err_code=10113", "err_code=10120", "err_code=10122"), "the limits of its account do not allow the stream of the catalog",
 		"change the limits, or create the stream first, for example: nats stream add KV_BUCKET --subjects '$KV.BUCKET.>' --max-msgs-per-subject 1 --discard new --max-bytes 64MB --defaults; the registry corrects the rest"},
 	{textOf(""), "it cannot use JetStream", "`extctl show registry` has the registry's status; check the NATS servers"},
 }

@@ -25,6 +25,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/extmesh/extmesh/internal/freeport"
 	"github.com/extmesh/extmesh/internal/natstest"
@@ -217,7 +218,9 @@ func TestConnectHints(t *testing.T) {
 	secure := func(c tls.Certificate) string {
 		return serverURL(t, &server.Options{TLSConfig: &tls.Config{Certificates: []tls.Certificate{c}}, TLSTimeout: 10})
 	}
-	first := natstest.Start(t, &server.Options{Port: -1, TLSConfig: &tls.Config{Certificates: []tls.Certificate{own}}, TLSHandshakeFirst: true, TLSTimeout: 0.1})
+	first := func(limit float64) string {
+		return natstest.Start(t, &server.Options{Port: -1, TLSConfig: &tls.Config{Certificates: []tls.Certificate{own}}, TLSHandshakeFirst: true, TLSTimeout: limit}).ClientURL()
+	}
 	web := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(web.Close)
 	greeting, err := net.Listen("tcp", "127.0.0.1:0")
@@ -252,7 +255,7 @@ func TestConnectHints(t *testing.T) {
 		{"no TLS", "--server " + strings.Replace(plain, "nats://", "tls://", 1), "secure connection not available", "write nats:// instead of tls://", 13},
 		{"an unknown authority", "--server " + url, "unknown authority", "--tlsca FILE", 13},
 		{"the right authority", "--server " + url + " --tlsca " + ownCA, "", "", 0},
-		{"TLS first", "--server " + strings.Replace(first.ClientURL(), "nats://", "tls://", 1) + " --tlsca " + ownCA, "EOF", `a context of the nats command with "tls_first": true`, 13},
+		{"TLS first", "--server " + strings.Replace(first(0.1), "nats://", "tls://", 1) + " --tlsca " + ownCA, "EOF", `a context of the nats command with "tls_first": true`, 13},
 		{"another name", "--server " + secure(other) + " --tlsca " + caFile(t, other), "certificate", "the server's certificate is for other names", 13},
 		{"an expired certificate", "--server " + secure(old) + " --tlsca " + caFile(t, old), "expired", "has it expired", 13},
 	} {
@@ -261,7 +264,7 @@ func TestConnectHints(t *testing.T) {
 			t.Errorf("%s: exit code %d, want %d with %q and %q:\n%s", tt.what, code, tt.code, tt.text, tt.hint, stderr)
 		}
 	}
-	withContext := tempFile(t, fmt.Sprintf(`{"url": %q, "ca": %q, "tls_first": true}`, first.ClientURL(), ownCA))
+	withContext := tempFile(t, fmt.Sprintf(`{"url": %q, "ca": %q, "tls_first": true}`, first(10), ownCA))
 	var stdout, stderr bytes.Buffer
 	run(t.Context(), []string{"list", "--context", withContext}, nil, &stdout, &stderr, func(string) string { return "" })
 	if !strings.Contains(stderr.String(), "no registry runs on this mesh") {
@@ -313,6 +316,10 @@ func TestJetStreamHints(t *testing.T) {
 	user := &server.User{Username: "ada", Password: "none", Account: server.NewAccount("A")}
 	none := natstest.Start(t, &server.Options{Port: -1, JetStream: true, Accounts: []*server.Account{user.Account}, Users: []*server.User{user}, NoAuthUser: "ada"})
 	limited := natstest.Start(t, &server.Options{Port: -1, JetStream: true})
+	taken := natstest.Start(t, &server.Options{Port: -1, JetStream: true})
+	if _, err := natstest.JetStream(t, taken.Connect()).CreateStream(t.Context(), jetstream.StreamConfig{Name: "AUDIT", Subjects: []string{"$KV.>"}}); err != nil {
+		t.Fatal(err)
+	}
 	if err := limited.GlobalAccount().UpdateJetStreamLimits(map[string]server.JetStreamAccountLimits{"": {
 		MaxMemory: -1, MaxStore: 1 << 30, MaxStreams: -1, MaxConsumers: -1, MemoryMaxStreamBytes: -1, StoreMaxStreamBytes: -1, MaxBytesRequired: true,
 	}}); err != nil {
@@ -322,6 +329,7 @@ func TestJetStreamHints(t *testing.T) {
 		srv        *natstest.Server
 		text, hint string
 	}{
+		{taken, "it cannot use JetStream: ", "check the NATS servers"},
 		{none, "its account has no JetStream", "enable JetStream for this account"},
 		{limited, "the limits of its account do not allow the stream of the catalog", "nats stream add KV_ext_catalog --subjects '$KV.ext_catalog.>' "},
 	} {

@@ -117,7 +117,7 @@ func runMCP(ctx context.Context, a *app, o mcpOptions) error {
 	if err != nil {
 		return err
 	}
-	link.allStarted = allStarted
+	link.allStarted, link.wait = allStarted, o.door.Wait
 	flags := a.nats
 	if link.upOnly = len(o.up) > 0; link.upOnly && !hasChosenMesh(a) {
 		if flags.Creds != "" || flags.NKey != "" {
@@ -227,6 +227,7 @@ type mcpLink struct {
 
 	allStarted func()    // lets the door answer the first lists; nil: they do not wait for extensions
 	began      time.Time // the extensions of --up start later
+	wait       time.Duration
 }
 
 // hasChosenMesh reports whether the user has chosen a mesh, with a flag or in the environment.
@@ -382,19 +383,20 @@ func (o *mcpOptions) holdLists(a *app) (allStarted func()) {
 	return sync.OnceFunc(func() { close(started) })
 }
 
-// awaitStart waits until the extensions of --up have started or failed, and lets the first lists be answered. It reads the
+// awaitStart waits until the extensions of --up have started or failed, at most --wait, and lets the first lists be answered. It reads the
 // catalog of the door: what it finds there, the door can list.
 func (l *mcpLink) awaitStart(ctx context.Context, catalog *mesh.Catalog) {
 	quiet := *l.app
 	quiet.stdout, quiet.json = io.Discard, true // with json, progress prints nothing
 	m := &localMesh{app: &quiet, started: l.began, bridge: bridge.Config{Name: defaultName(upOptions{})}}
 	p := &progress{localMesh: m, catalog: catalog, printed: map[string]bool{}}
-	for !p.advance() {
-		if !pause.For(ctx, 100*time.Millisecond) {
-			return
-		}
+	waiting, cancel := context.WithDeadline(ctx, l.began.Add(l.wait))
+	defer cancel()
+	for !p.advance() && pause.For(waiting, 100*time.Millisecond) {
 	}
-	l.allStarted()
+	if ctx.Err() == nil { // otherwise the connection is lost, and the next one waits
+		l.allStarted()
+	}
 }
 
 // keepUp runs a mesh with the extensions under dirs, unless another process of this user does. If that process ends, this

@@ -65,7 +65,9 @@ func moveSecrets(server string, m *member) (out []moved) {
 			m.Args[i] = parts[1] + parts[2] + parts[3] + inner[1] + inner[2] + inner[3] + move(inner[2], inner[4])
 		case secretValue(arg):
 			m.Args[i] = move(name, arg)
-		case strings.HasPrefix(arg, "http://"), strings.HasPrefix(arg, "https://"):
+		case parts != nil && isURL(parts[4]): // --url=https://…
+			m.Args[i] = parts[1] + parts[2] + parts[3] + moveFromURL(parts[4], move)
+		default:
 			m.Args[i] = moveFromURL(arg, move)
 		}
 	}
@@ -73,6 +75,8 @@ func moveSecrets(server string, m *member) (out []moved) {
 		for _, name := range sorted(values) {
 			if secretName(name) || secretValue(values[name]) {
 				values[name] = move(name, values[name])
+			} else {
+				values[name] = moveFromURL(values[name], move)
 			}
 		}
 	}
@@ -112,8 +116,14 @@ func (m *member) refersToOwn(value string) bool {
 	return false
 }
 
-// moveFromURL moves the secret parts of the path and the secret parameters of a URL. The rest of it stays as it is.
+func isURL(s string) bool { return strings.HasPrefix(s, "http://") || strings.HasPrefix(s, "https://") }
+
+// moveFromURL moves the secret parts of the path and the secret parameters of a URL. The rest of it stays as it is, and so does
+// what is no URL.
 func moveFromURL(s string, move func(name, value string) string) string {
+	if !isURL(s) {
+		return s
+	}
 	before, query, ok := strings.Cut(s, "?")
 	before = moveFromPath(before, move)
 	if !ok {

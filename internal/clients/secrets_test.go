@@ -11,12 +11,13 @@ import (
 
 // TestAssignmentsInFlags: a flag with a value that assigns a secret.
 func TestAssignmentsInFlags(t *testing.T) {
-	m := member{Args: []string{"run", "--env=API_KEY=sk-0123456789", "--header=Authorization: Bearer 0123456789", "--env=DEBUG=1", "--url=http://h/x"}}
+	m := member{Args: []string{"run", "--env=API_KEY=sk-0123456789", "--header=Authorization: Bearer 0123456789", "--env=DEBUG=1", "--url=http://h/x", "--mcp=https://h/s/abcdefghij0123456789/mcp"},
+		Env: map[string]string{"MCP_URL": "https://h/mcp?apiKey=k1"}}
 	moved := moveSecrets("s", &m)
 	got := strings.Join(m.Args, " ")
-	want := "run --env=API_KEY=${file:secrets/s.API_KEY} --header=Authorization: ${file:secrets/s.Authorization} --env=DEBUG=1 --url=http://h/x"
-	if got != want || len(moved) != 2 || moved[1].value != "Bearer 0123456789" {
-		t.Errorf("%s, %+v\nwant %s", got, moved, want)
+	want := "run --env=API_KEY=${file:secrets/s.API_KEY} --header=Authorization: ${file:secrets/s.Authorization} --env=DEBUG=1 --url=http://h/x --mcp=https://h/s/${file:secrets/s.url}/mcp"
+	if got != want || len(moved) != 4 || moved[1].value != "Bearer 0123456789" || m.Env["MCP_URL"] != "https://h/mcp?apiKey=${file:secrets/s.apiKey}" {
+		t.Errorf("%s, %+v, %s\nwant %s", got, moved, m.Env, want)
 	}
 }
 

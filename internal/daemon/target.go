@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -268,10 +267,6 @@ func contextTarget(name, source string) (Target, error) {
 		return stop
 	})
 	t.context = contextFile(name)
-	if key := jetStreamSetting(t.context); key != "" {
-		return Target{}, UsageError{Err: fmt.Errorf("%s: %s is set, and the programs of extmesh cannot use the JetStream API with other subjects: "+
-			"remove it from the context, and let the NATS server map the subjects (docs/operations.md, Leaf nodes)", source, key)}
-	}
 	if !errors.Is(err, stop) && name == "" && t.context == "" { // nothing is selected; natscontext fails if the user has no name
 		t.base, err = nats.GetDefaultOptions(), stop
 	}
@@ -286,24 +281,6 @@ func contextTarget(name, source string) (Target, error) {
 		}
 	}
 	return t, nil
-}
-
-// jetStreamSetting returns the setting of a context's file that changes the subjects of the JetStream API; "" if none does, or the
-// file cannot be read.
-func jetStreamSetting(file string) string {
-	var c struct {
-		Domain string `json:"jetstream_domain"`
-		Prefix string `json:"jetstream_api_prefix"`
-	}
-	data, err := os.ReadFile(file)
-	switch {
-	case err != nil || json.Unmarshal(data, &c) != nil:
-	case c.Domain != "":
-		return "jetstream_domain"
-	case c.Prefix != "":
-		return "jetstream_api_prefix"
-	}
-	return ""
 }
 
 func (f NATSFlags) credentials() ([]nats.Option, error) {

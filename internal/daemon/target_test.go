@@ -115,22 +115,18 @@ func TestPasswordWithoutScheme(t *testing.T) {
 func TestResolveMistakes(t *testing.T) {
 	home := emptyHome(t)
 	writeFile(t, filepath.Join(home, "config", "nats", "context", "broken.json"), `{`)
-	writeFile(t, filepath.Join(home, "config", "nats", "context", "domain.json"), `{"url":"nats://h:1","jetstream_domain":"hub"}`)
-	writeFile(t, filepath.Join(home, "config", "nats", "context", "api.json"), `{"url":"nats://h:1","jetstream_api_prefix":"$JS.hub.API"}`)
 	for want, f := range map[string]NATSFlags{
-		"nats context nowhere":                         {Context: "nowhere"},
-		"nats context broken":                          {Context: "broken"},
-		"nats context domain: jetstream_domain is set": {Context: "domain"},
-		"nats context api: jetstream_api_prefix":       {Context: "api"},
-		"want nats, tls":                               {Server: "http://h:1"},
-		"has no host":                                  {Server: "nats://"},
-		"special characters":                           {Server: "nats://u:s3cret/x@h:1"},
-		"as in %2F":                                    {Server: "nats://u:s3cret%zz@h:1"},
-		"not http":                                     {Server: "http://u:s3cret@h:1"},
-		"h:2: want nats":                               {Server: "http://s3cret@h:2"},
-		"--creds":                                      {Creds: filepath.Join(home, "missing")},
-		"--nkey":                                       {NKey: filepath.Join(home, "missing")},
-		"go together":                                  {TLSCert: "c"},
+		"nats context nowhere": {Context: "nowhere"},
+		"nats context broken":  {Context: "broken"},
+		"want nats, tls":       {Server: "http://h:1"},
+		"has no host":          {Server: "nats://"},
+		"special characters":   {Server: "nats://u:s3cret/x@h:1"},
+		"as in %2F":            {Server: "nats://u:s3cret%zz@h:1"},
+		"not http":             {Server: "http://u:s3cret@h:1"},
+		"h:2: want nats":       {Server: "http://s3cret@h:2"},
+		"--creds":              {Creds: filepath.Join(home, "missing")},
+		"--nkey":               {NKey: filepath.Join(home, "missing")},
+		"go together":          {TLSCert: "c"},
 	} {
 		_, err := f.Resolve()
 		if err == nil || !errors.As(err, new(UsageError)) || !strings.Contains(err.Error(), want) {

@@ -80,10 +80,13 @@ func userSecret(scheme, rest string) string {
 // OpenTelemetry (Authorization=Basic%20...).
 var authorization = regexp.MustCompile(`(?i)(?:^|["':=] *)(?:Bearer|Basic)(?: +|%20)([^\s"',\\]+)`)
 
-// Tokens returns the tokens in value that follow Bearer or Basic, as in the header Authorization.
+// Tokens returns the tokens in value that follow Bearer or Basic, as in the header Authorization: neither a word, as in "Basic
+// settings", nor a variable of a shell.
 func Tokens(value string) (tokens []string) {
 	for _, match := range authorization.FindAllStringSubmatch(value, -1) {
-		tokens = append(tokens, match[1])
+		if strings.Trim(match[1], "abcdefghijklmnopqrstuvwxyz") != "" && !strings.HasPrefix(match[1], "$") {
+			tokens = append(tokens, match[1])
+		}
 	}
 	return tokens
 }

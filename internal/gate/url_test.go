@@ -38,14 +38,16 @@ func TestURLSecrets(t *testing.T) {
 
 func TestTokens(t *testing.T) {
 	for value, want := range map[string][]string{
-		"":                             nil,
-		"Bearer ":                      nil,
-		"it uses Basic authentication": nil,
-		"Bearer 12|abcdef":             {"12|abcdef"},
-		"basic  dXNlcjpwYXNz":          {"dXNlcjpwYXNz"},
+		"":                                  nil,
+		"Bearer ":                           nil,
+		"it uses Basic authentication":      nil,
+		"Basic authentication":              nil,
+		`-H "Authorization: Bearer $TOKEN"`: nil,
+		"Bearer 12|abcdef":                  {"12|abcdef"},
+		"basic  dXNlcjpwYXNz":               {"dXNlcjpwYXNz"},
 		`{"Authorization": "Bearer ntn_1", "Notion-Version": "2022-06-28"}`: {"ntn_1"},
 		`"{\"Authorization\":\"Bearer ntn_1\"}"`:                            {"ntn_1"},
-		"Authorization=Basic%20YTpi,X-Authorization: Bearer t":              {"YTpi", "t"},
+		"Authorization=Basic%20YTpi,X-Authorization: Bearer t1":             {"YTpi", "t1"},
 	} {
 		if have := Tokens(value); !slices.Equal(have, want) {
 			t.Errorf("%s: have %q, want %q", value, have, want)
