@@ -117,7 +117,9 @@ func runMCP(ctx context.Context, a *app, o mcpOptions) error {
 	if err != nil {
 		return err
 	}
-	link.allStarted, link.wait = allStarted, o.door.Wait
+	if link.allStarted, link.wait = allStarted, o.door.Wait; allStarted != nil {
+		defer context.AfterFunc(ctx, allStarted)() // a list that waits would keep the server from stopping
+	}
 	flags := a.nats
 	if link.upOnly = len(o.up) > 0; link.upOnly && !hasChosenMesh(a) {
 		if flags.Creds != "" || flags.NKey != "" {
@@ -375,7 +377,10 @@ func (l *mcpLink) isElsewhere(nc *nats.Conn, target daemon.Target) bool {
 // holdLists lets the first lists wait for the extensions if this process, with --up, is about to start the mesh. It returns
 // the func that ends this wait; nil if there is none.
 func (o *mcpOptions) holdLists(a *app) (allStarted func()) {
-	if _, running := storelock.Running(daemon.StoreDir("")); running || len(o.up) == 0 || hasChosenMesh(a) {
+	if len(o.up) == 0 || hasChosenMesh(a) {
+		return nil
+	}
+	if _, running := storelock.Running(daemon.StoreDir("")); running {
 		return nil
 	}
 	started := make(chan struct{})

@@ -1,7 +1,9 @@
 package door
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -42,7 +44,10 @@ func (c asks) answer(q *request) ([]byte, *rpc.Error) {
 	case err != nil:
 		return nil, err
 	}
-	result = mcp.OneLine(result)
+	if result = mcp.OneLine(result); !bytes.HasPrefix(result, []byte("{")) {
+		q.failed = true
+		return nil, &rpc.Error{Code: rpc.CodeInternal, Message: fmt.Sprintf("The extension %s answered %s with a result that is no object.", t.id, q.method)}
+	}
 	switch q.method {
 	case mcp.MethodReadResource:
 		result = q.era.Uncacheable(result)

@@ -103,9 +103,7 @@ func (na *natives) sweep(x *extension, now time.Time) {
 		}
 	}
 	na.dropAlerts(x, noInstance, now)
-	if r := &x.refusedHeartbeats; now.Sub(r.last) > maxUnused && r.accept(r.instance, now) {
-		na.mark(SpecKey(x.id), false)
-	}
+	na.sweepRefusals(x, now)
 	na.prune(x)
 	na.account(x, x.size()-x.kept) // corrects drift
 }

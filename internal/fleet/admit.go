@@ -50,9 +50,7 @@ func (na *natives) admit(a *announced, now time.Time) *extension {
 		return nil
 	}
 	delete(na.unannounced, a.ID)
-	if x != nil && !a.implied && x.refusedAnnouncements.accept(a.Instance, now) {
-		na.mark(SpecKey(x.id), false)
-	}
+	na.acceptAnnouncement(x, a, now)
 	if x != nil && na.repeats(x, a) {
 		x.announcements[a.Instance].at = a.at
 		na.bridges.seenBridge(a.Bridge, now)

@@ -205,19 +205,12 @@ func (x *extension) unannounced(health liveness.Extension) (wire.Diagnostic, boo
 	if len(missing) == 0 || x.announcements[""] != nil || x.shown != nil && x.shown.implied {
 		return wire.Diagnostic{}, false
 	}
-	message := unannouncedInstance + " " + missing[0] + " has"
-	if len(missing) > 1 {
-		message = unannouncedInstance + "s " + firstOf(missing) + " have"
-	}
-	message += " not been announced"
+	message := "not announced: " + firstOf(missing)
 	if len(x.announcements) > 0 {
 		message += "; announced are: " + firstOf(slices.Sorted(maps.Keys(x.announcements)))
 	}
-	return wire.Diagnostic{Level: "warn", Code: codeNotAnnounced, Message: message}, true
+	return wire.Diagnostic{Level: "warn", Code: codeInstancesNotAnnounced, Message: message}, true
 }
-
-// unannouncedInstance is how the message of codeNotAnnounced begins if it is about instances, and not about the extension.
-const unannouncedInstance = "instance"
 
 // The limits of diagnostics in a spec, which exists for its tools.
 const (
@@ -373,9 +366,7 @@ func (x *extension) restore(value []byte, now time.Time) bool {
 		About: s.About, Context: s.Context, Parent: s.Parent,
 		Capabilities: wire.Capabilities{Channels: s.Channels, Providers: s.Providers},
 	}}
-	a.implied = slices.ContainsFunc(s.Diagnostics, func(d wire.Diagnostic) bool {
-		return d.Code == codeNotAnnounced && !strings.HasPrefix(d.Message, unannouncedInstance)
-	})
+	a.implied = slices.ContainsFunc(s.Diagnostics, func(d wire.Diagnostic) bool { return d.Code == codeNotAnnounced })
 	x.shown = a
 	x.alerts = slices.DeleteFunc(x.alerts, func(a alert) bool { return a.instance == restored && !slices.Contains(s.Diagnostics, a.diagnostic) })
 	for _, d := range s.Diagnostics {
@@ -391,7 +382,7 @@ func (x *extension) restore(value []byte, now time.Time) bool {
 		for _, d := range s.Diagnostics {
 			cut = cut || d.Code == codeSchemaDropped
 			switch d.Code {
-			case codeNotAnnounced, codeRefused, "conflict", "name_clash", "handshake_failed", codeNewHost, codeVersionJump: // the registry's own
+			case codeNotAnnounced, codeInstancesNotAnnounced, codeRefused, "conflict", "name_clash", "handshake_failed", codeNewHost, codeVersionJump: // the registry's own
 			default:
 				h.notes = append(h.notes, d)
 			}

@@ -55,7 +55,7 @@ func TestUnannouncedInstance(t *testing.T) {
 		if n < maxRequests && len(got) != 0 {
 			t.Errorf("after %d heartbeats: %q", n+1, got)
 		}
-		if want := "warn not_announced: instance i2 has not been announced; announced are: i1"; n >= maxRequests && (len(got) != 1 || got[0] != want) {
+		if want := "warn instances_not_announced: not announced: i2; announced are: i1"; n >= maxRequests && (len(got) != 1 || got[0] != want) {
 			t.Errorf("after %d heartbeats: %q, want %q", n+1, got, want)
 		}
 	}
@@ -72,7 +72,7 @@ func TestUnannouncedInstance(t *testing.T) {
 			f.send("heartbeat", "weather", `{"id":"weather","instance":"`+i+`"}`)
 		}
 	}
-	if got, want := f.shownDiagnostics("weather"), "warn not_announced: instances i2, i3, i4, 1 more have not been announced; announced are: i1"; len(got) != 1 || got[0] != want {
+	if got, want := f.shownDiagnostics("weather"), "warn instances_not_announced: not announced: i2, i3, i4, 1 more; announced are: i1"; len(got) != 1 || got[0] != want {
 		t.Errorf("four instances: %q, want %q", got, want)
 	}
 	for _, i := range []string{"i2", "i3", "i4", "i5"} {

@@ -38,14 +38,25 @@ func (r *refusal) add(instance string, err error, now time.Time) bool {
 	return true
 }
 
-// accept records that a message of an instance was accepted. It reports whether the reason has changed. Another instance
-// may still send what is refused.
+// accept records that a message was accepted of an instance that may have sent what was refused. If another one has sent that,
+// it may send it again. It reports whether the reason has changed.
 func (r *refusal) accept(instance string, now time.Time) bool {
-	if r.reason == "" || r.instance != "" && r.instance != instance && now.Sub(r.last) < refusalInterval {
+	if r.reason == "" || r.instance != instance && now.Sub(r.last) < refusalInterval {
 		return false
 	}
 	r.reason = ""
 	return true
+}
+
+// sweepRefusals removes the reasons of which the cause is gone: heartbeats are sent again and again, and announcements as long
+// as the instance runs.
+func (na *natives) sweepRefusals(x *extension, now time.Time) {
+	i, known := na.mon.Instance(x.id, x.refusedAnnouncements.instance)
+	for r, running := range map[*refusal]bool{&x.refusedHeartbeats: false, &x.refusedAnnouncements: known && isUpAndNamed(i)} {
+		if now.Sub(r.last) > maxUnused && !running && r.accept(r.instance, now) {
+			na.mark(SpecKey(x.id), false)
+		}
+	}
 }
 
 // refuseHeartbeat refuses a heartbeat for an id. If the id has an extension, it keeps the reason.
@@ -65,6 +76,21 @@ func (na *natives) refuseAnnouncement(id, instance string, err error, now time.T
 	}
 	if x == nil && s != nil {
 		s.refused.add(instance, err, now) // until its heartbeats are shown
+	}
+}
+
+// acceptAnnouncement records that an announcement was accepted. An announcement is sent once, so it also counts for one that was
+// refused of an unknown instance.
+func (na *natives) acceptAnnouncement(x *extension, a *announced, now time.Time) {
+	if x == nil || a.implied {
+		return
+	}
+	from := a.Instance
+	if x.refusedAnnouncements.instance == "" {
+		from = ""
+	}
+	if x.refusedAnnouncements.accept(from, now) {
+		na.mark(SpecKey(x.id), false)
 	}
 }
 

@@ -41,7 +41,7 @@ func TestRefusedHeartbeats(t *testing.T) {
 		if len(got) != 1 || !strings.HasPrefix(got[0], "error refused: its heartbeats are refused: "+want) || len(got[0]) > maxReason+100 {
 			t.Errorf("%.80s: %q", bad, got)
 		}
-		f.at = f.at.Add(time.Second)
+		f.at = f.at.Add(refusalInterval)
 		f.Control("heartbeat", "weather", []byte(`{"id":"weather","instance":"i1"}`), f.at)
 		marks, _ := f.Take()
 		if _, written := marks[SpecKey("weather")]; !written || len(f.shownDiagnostics("weather")) != 0 {
@@ -86,6 +86,56 @@ func TestManyRefusedHeartbeats(t *testing.T) {
 	}
 	if got := f.shownDiagnostics("weather"); len(got) != 0 {
 		t.Errorf("after %v: %q", maxUnused, got)
+	}
+}
+
+// TestRefusalsEnd: what an instance that has gone has sent is not shown for ever, although the others announce themselves only once.
+// An instance that runs keeps it. Heartbeats without an instance, next to those of another one, do not write the spec each time.
+func TestRefusalsEnd(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		sent  [][2]string // operation, body
+		shown int
+	}{
+		{"fixed, and restarted with another name", [][2]string{{"announce", `{"id":"weather","version":1,"instance":"i1"}`},
+			{"shutdown", `{"id":"weather","instance":"i1","reason":"removed"}`}, {"announce", `{"id":"weather","version":"1.0.0","instance":"i2","handshake_hash":"h"}`}}, 0},
+		{"rolled back", [][2]string{{"announce", `{"id":"weather","version":"1.0.0","instance":"i2","handshake_hash":"h"}`}, {"heartbeat", `{"id":"weather","instance":"i2"}`},
+			{"announce", `{"id":"weather","version":1,"instance":"i1"}`}, {"shutdown", `{"id":"weather","instance":"i1","reason":"removed"}`}}, 0},
+		{"running", [][2]string{{"announce", `{"id":"weather","version":1,"instance":"i2"}`}}, 1},
+	} {
+		f := testFleet(t)
+		f.Elected(f.at)
+		f.send("heartbeat", "weather", `{"id":"weather","instance":"i1"}`)
+		f.send("heartbeat", "weather", `{"id":"weather","instance":"i2"}`)
+		for _, m := range tt.sent {
+			f.send(m[0], "weather", m[1])
+			f.at = f.at.Add(time.Second)
+		}
+		for end := f.at.Add(2 * maxUnused); f.at.Before(end); f.at = f.at.Add(15 * time.Second) {
+			f.send("heartbeat", "weather", `{"id":"weather","instance":"i2"}`)
+			for range sweepTicks {
+				f.Tick(f.at)
+			}
+		}
+		if got := f.shownDiagnostics("weather"); strings.Count(strings.Join(got, " "), "announcements are refused") != tt.shown {
+			t.Errorf("%s: %q", tt.name, got)
+		}
+	}
+	f := testFleet(t)
+	f.Elected(f.at)
+	f.announce(wire.Announce{ID: "weather", Version: "1.0.0", Instance: "i1", HandshakeHash: "h"})
+	written := 0
+	for range 100 {
+		for _, body := range []string{`{"id":"weather"}`, `{"id":"weather","instance":"i1"}`} {
+			f.at = f.at.Add(7 * time.Second)
+			f.Control("heartbeat", "weather", []byte(body), f.at)
+			if marks, _ := f.Take(); len(marks) > 0 {
+				written++
+			}
+		}
+	}
+	if got := f.shownDiagnostics("weather"); len(got) != 1 || written != 2 {
+		t.Errorf("%q, written %d times", got, written)
 	}
 }
 

@@ -12,8 +12,11 @@ import (
 // codeSchemaDropped is the diagnostic of a spec that was too large for one message.
 const codeSchemaDropped = "schema_dropped"
 
-// codeNotAnnounced is the diagnostic of an extension, or of an instance, that only sends heartbeats.
-const codeNotAnnounced = "not_announced"
+// The diagnostics of an extension that only sends heartbeats, and of instances that do, of an extension that was announced.
+const (
+	codeNotAnnounced          = "not_announced"
+	codeInstancesNotAnnounced = "instances_not_announced"
+)
 
 // cuts counts what was left out of an extension's tools because it does not fit into the catalog.
 type cuts struct {

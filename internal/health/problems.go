@@ -77,16 +77,25 @@ func (v View) registryProblems() []Problem {
 	case r == nil:
 		p.Message = "no registry answers" + age
 		p.Command = "registry --server " + terminal.ShellWord(v.Server)
-	case r.JetStream != "ok" && r.JetStream != "" && r.Leading:
-		p.Message = fmt.Sprintf("the registry %s leads, but %s%s", r.Name, r.JetStream, age)
 	case r.JetStream != "ok" && r.JetStream != "":
 		p.Message = fmt.Sprintf("the registry %s cannot use JetStream: %s%s", r.Name, r.JetStream, age)
 	case age != "":
 		p.Message = "no registry leads" + age
+	case len(leaders(r)) > 1:
+		p.Message = strings.Join(leaders(r), " and ") + " lead at the same time: if this lasts, each writes a JetStream of its own, such as that of a leaf node; run all registries of a mesh on one JetStream"
 	default:
 		return nil
 	}
 	return []Problem{p}
+}
+
+func leaders(r *registry.Status) (names []string) {
+	for _, other := range r.Replicas {
+		if other.Leading {
+			names = append(names, other.Name)
+		}
+	}
+	return names
 }
 
 func (v View) bridgeProblems() (out []Problem) {

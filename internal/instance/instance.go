@@ -11,9 +11,9 @@
 //	gated                               │     End, Begin  │
 //	                                    └─────────────────┘
 //
-// Progress changes the reason of spawning and restarting. End and GaveUp (out of restarts) end a run in any phase. The next Begin shows
-// restarting with the cause of that end; after GaveUp it stays failed until it is ready, because it is a retry that mostly fails.
-// Denied may also come before the first Ready.
+// Progress changes the reason of spawning and restarting. End and GaveUp (out of restarts) end a run in any phase. The next
+// Begin shows restarting with the cause of that end. After GaveUp the phase stays failed until Ready, so that it does not change
+// with each retry. Denied may also come before the first Ready.
 //
 // Two events take precedence over the phase, in this order:
 //

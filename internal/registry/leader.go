@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
-	"slices"
 	"strings"
 	"time"
 
@@ -150,28 +149,6 @@ func (l *loop) scanned(s *snapshot, err error) {
 		l.view.leaseSeen = time.Now() // an existing lease has been renewed within its TTL
 	}
 	l.takeOver()
-}
-
-// rival is another replica that leads at the same time, which it can only with a stream of its own.
-type rival struct {
-	since   time.Time // zero: there is none
-	trouble string    // "" until it has led for long
-}
-
-// checkRival finds a rival. During a change of the leader, two replicas seem to lead until the heartbeats of both are received.
-func (l *loop) checkRival(now time.Time) {
-	replicas := l.selfCheck.replicas()
-	n := slices.IndexFunc(replicas, func(r Replica) bool { return r.Leading && r.Instance != l.instance })
-	switch {
-	case n < 0 || !l.leading():
-		l.rival = rival{}
-	case l.rival.since.IsZero():
-		l.rival.since = now
-	case l.rival.trouble == "" && now.Sub(l.rival.since) > 2*max(l.cfg.LeaseTTL, leaseTTL(true)):
-		l.rival.trouble = replicas[n].Name + " leads, too: it writes the JetStream of another server or account, such as a leaf node's; " +
-			"run all registries of a mesh on one JetStream"
-		l.log.Warn("another registry leads, too", "error", l.rival.trouble)
-	}
 }
 
 // poke sends to c unless something is waiting there already.

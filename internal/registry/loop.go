@@ -35,7 +35,6 @@ type loop struct {
 	bucket    *bucket
 	pub       publisher
 	election  election
-	rival     rival
 }
 
 // election is this replica's part in leader elections.
@@ -162,7 +161,6 @@ func (l *loop) housekeep(now time.Time) {
 	l.refused.logged = 0
 	l.checkDropped(now)
 	l.fleet.Tick(now)
-	l.checkRival(now)
 	if l.selfCheck.ticks%verifyTicks == 0 {
 		l.scans.verify()
 	}

@@ -15,7 +15,7 @@ type scans struct {
 	view      *view
 	running   bool // a scan is running, or paused before it begins
 	again     bool
-	tries     int       // scans in a row that lacked an event which was received
+	tries     int       // scans in a row that lacked an event which was received; of another stream, there may be one after another
 	verifying bool      // the bucket is being compared with the view
 	denied    string    // why reading the bucket is denied; "" if it is not
 	failing   time.Time // since when scans fail, or have been reported to fail; zero: they do not
@@ -70,7 +70,6 @@ func (s *scans) behind() {
 		s.after(flushInterval << (s.tries - 1))
 		return
 	}
-	s.tries = 0
 	s.view.synced, s.view.pending = true, nil
 }
 

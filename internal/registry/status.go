@@ -67,7 +67,7 @@ func (r *Registry) Status(ctx context.Context) (s Status, err error) {
 func (l *loop) status() Status {
 	sum := l.fleet.Summary()
 	s := Status{SnapshotVersion: l.view.version(l.started), Name: l.cfg.Name, Instance: l.instance, Version: l.cfg.Version, Started: l.started,
-		Leading: l.leading(), JetStream: cmp.Or(l.election.trouble, l.scans.denied, l.rival.trouble, "ok"), Listening: sum.Listening,
+		Leading: l.leading(), JetStream: cmp.Or(l.election.trouble, l.scans.denied, "ok"), Listening: sum.Listening,
 		Mesh: sum.Mesh, Traffic: l.traffic,
 		Pending: len(l.pub.dirty) + len(l.pub.inflight), Handshakes: l.handshakes.count() + l.large.count(),
 		Refused: maps.Clone(l.refused.counts), Recent: l.refused.list(), Replicas: l.selfCheck.replicas()}
