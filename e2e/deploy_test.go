@@ -71,7 +71,7 @@ func TestNATSConfigs(t *testing.T) {
 			continue
 		}
 		switch {
-		case o.PingInterval != 2*time.Second, o.MaxPingsOut != 2, o.MaxPayload != 4<<20, o.WriteDeadline != 5*time.Second,
+		case o.PingInterval != 2*time.Second, o.MaxPingsOut != 2, o.MaxPayload != 4<<20, o.WriteDeadline != 30*time.Second,
 			o.LameDuckDuration != 30*time.Second, o.AuthTimeout != 5, o.SyncInterval != 10*time.Second, !o.JetStream, o.SystemAccount != "SYS":
 			t.Errorf("%s: not what nats-server was meant to understand: %+v", file, o)
 		case len(o.Routes) != routes, routes > 0 && (o.Cluster.Name == "" || o.Cluster.Password != password("route") || o.ServerName != "nats-1"):

@@ -1,11 +1,15 @@
 package natsconn
 
 import (
+	"errors"
 	"net"
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/nats-io/nats.go"
 )
 
 const (
@@ -33,6 +37,10 @@ type conn struct {
 	close sync.Once
 
 	dialing *atomic.Bool // until the server has sent its first bytes
+
+	silence time.Duration // after which the server hangs; 0: no limit
+	watched time.Time     // when Read last set a deadline for it
+	waiting atomic.Bool   // nats.go has set a deadline for reads, while it connects
 
 	unanswered atomic.Int32 // writes since the last read
 
@@ -63,9 +71,17 @@ func newConn(c net.Conn, limit time.Duration) *conn {
 	return w
 }
 
-// Read implements net.Conn.
+// Read implements net.Conn. It fails with nats.ErrStaleConnection if the server hangs. Any byte counts as a sign of life: with
+// many large answers under way on a slow connection, the answer to a ping comes behind them.
 func (c *conn) Read(p []byte) (int, error) {
+	if now := time.Now(); c.silence > 0 && now.Sub(c.watched) > c.silence/6 && !c.waiting.Load() {
+		c.watched = now
+		c.Conn.SetReadDeadline(now.Add(c.silence))
+	}
 	n, err := c.Conn.Read(p)
+	if err != nil && errors.Is(err, os.ErrDeadlineExceeded) && !c.waiting.Load() {
+		err = nats.ErrStaleConnection
+	}
 	if c.dialing != nil {
 		c.dialing.Store(false)
 		c.dialing = nil
@@ -161,6 +177,12 @@ func (c *conn) flushSoon() {
 // SetDeadline implements net.Conn; the write deadline applies to later writes only.
 func (c *conn) SetDeadline(t time.Time) error {
 	c.SetWriteDeadline(t)
+	return c.SetReadDeadline(t)
+}
+
+// SetReadDeadline implements net.Conn.
+func (c *conn) SetReadDeadline(t time.Time) error {
+	c.waiting.Store(!t.IsZero())
 	return c.Conn.SetReadDeadline(t)
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nats-io/nats.go"
 )
 
 // tape is a connection that records each write.
@@ -217,6 +220,57 @@ func TestConnFails(t *testing.T) {
 				}
 				if _, err := c.Read(make([]byte, 1)); err == nil {
 					t.Error("the connection is still open for reads")
+				}
+			})
+		})
+	}
+}
+
+// TestConnIsSilent: a server that sends anything does not hang, and one that sends nothing does, but not while nats.go connects and
+// has set a deadline of its own.
+func TestConnIsSilent(t *testing.T) {
+	const limit = 6 * time.Second
+	for _, tt := range []struct {
+		name    string
+		set     time.Duration // by SetDeadline
+		want    error
+		atLeast time.Duration
+	}{
+		{"connected", 0, nats.ErrStaleConnection, limit - limit/6},
+		{"connecting", time.Minute, os.ErrDeadlineExceeded, time.Minute},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				near, far := net.Pipe()
+				defer far.Close()
+				c := newConn(near, 0)
+				defer c.Close()
+				c.silence = limit
+				if err := c.SetDeadline(time.Time{}); err != nil {
+					t.Fatal(err)
+				}
+				go func() { // ends after its writes
+					for range 20 {
+						time.Sleep(limit * 3 / 4) // fake time
+						if _, err := far.Write([]byte("x")); err != nil {
+							t.Error(err)
+						}
+					}
+				}()
+				for range 20 {
+					if _, err := c.Read(make([]byte, 1)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if tt.set > 0 {
+					if err := c.SetDeadline(time.Now().Add(tt.set)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				began := time.Now()
+				_, err := c.Read(make([]byte, 1))
+				if took := time.Since(began); !errors.Is(err, tt.want) || took < tt.atLeast || took > max(tt.set, limit) {
+					t.Errorf("%v after %v", err, took)
 				}
 			})
 		})

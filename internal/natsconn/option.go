@@ -3,6 +3,7 @@ package natsconn
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -22,6 +23,9 @@ func Option() nats.Option {
 			return nil
 		}
 		d := &dialer{Dialer: net.Dialer{Timeout: o.Timeout}, limit: o.FlusherTimeout}
+		if o.PingInterval > 0 { // the answers to pings keep the connection from being silent; nats.go would count only them
+			d.silence, o.MaxPingsOut = o.PingInterval*time.Duration(o.MaxPingsOut+1), math.MaxInt
+		}
 		o.CustomDialer = d
 		previous := o.LameDuckModeHandler
 		o.LameDuckModeHandler = func(nc *nats.Conn) {
@@ -67,6 +71,7 @@ func OnlyWhile(permitted func() error) nats.Option {
 type dialer struct {
 	net.Dialer
 	limit   time.Duration // of a write
+	silence time.Duration // of the server
 	traffic Traffic
 }
 
@@ -106,7 +111,9 @@ func (d *dialer) dial(network, address string) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newConn(c, d.limit), nil
+	n := newConn(c, d.limit)
+	n.silence = d.silence
+	return n, nil
 }
 
 func (d *dialer) dialAny(network string, addresses []string) (c net.Conn, err error) {

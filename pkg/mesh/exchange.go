@@ -183,6 +183,7 @@ func (r *reception) receive(ctx context.Context, p *place) (json.RawMessage, err
 			case !r.streaming || len(p.replies) > 0: // progress may have kept take busy
 			case r.c.inbox.silence(p) < wire.SilenceLimit:
 				r.silent()
+			case r.isBehind(ctx, p):
 			case r.c.wasAway(r.t.connects):
 				return nil, r.lost()
 			default:
@@ -193,6 +194,21 @@ func (r *reception) receive(ctx context.Context, p *place) (json.RawMessage, err
 			return nil, r.gaveUp(ctx.Err())
 		}
 	}
+}
+
+// isBehind waits until everything has arrived that the server had for this connection. It reports whether some of it was for the
+// call, or the call's time is over. On a slow connection, keepalives come behind the answers of other calls.
+func (r *reception) isBehind(ctx context.Context, p *place) bool {
+	ctx, cancel := context.WithDeadline(ctx, p.deadline)
+	defer cancel()
+	received := make(chan struct{})
+	if r.c.nc.FlushWithContext(ctx) == nil && r.c.nc.Barrier(func() { close(received) }) == nil {
+		select {
+		case <-received:
+		case <-ctx.Done():
+		}
+	}
+	return ctx.Err() != nil || len(p.replies) > 0 || r.c.inbox.silence(p) < wire.SilenceLimit
 }
 
 // isDenied reports whether NATS has denied the request since it was sent. The connection keeps its last error only; its traffic

@@ -10,7 +10,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -85,9 +84,9 @@ func TestInboxScans(t *testing.T) {
 // TestSilenceAfterALateRead: the goroutine of a call reads a frame a moment after it arrived, and nothing else arrives. The
 // call fails when the silence is over, not at its deadline.
 func TestSilenceAfterALateRead(t *testing.T) {
-	nc := natstest.Start(t, nil).Connect() // outside the bubble; the call only looks at its state
-	synctest.Test(t, func(t *testing.T) {
-		c := &Client{nc: nc, opt: ClientOptions{Logger: slog.New(slog.DiscardHandler)}}
+	inBubble(t, func(t *testing.T) {
+		srv, connect := serverInBubble(t)
+		c := &Client{nc: connect(nats.InProcessServer(srv)), opt: ClientOptions{Logger: slog.New(slog.DiscardHandler)}}
 		c.inbox.waiting = map[string]*place{}
 		p := &place{token: "t", replies: make(chan *nats.Msg, replyBacklog), deadline: time.Now().Add(time.Minute)}
 		c.inbox.waiting[p.token] = p

@@ -1,0 +1,107 @@
+package mesh
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats-server/v2/server/ats"
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// slowLink is a dialer of connections that read 100 KB a second.
+type slowLink struct{ srv *server.Server }
+
+type slowConn struct{ net.Conn }
+
+func (l slowLink) Dial(string, string) (net.Conn, error) {
+	c, err := l.srv.InProcessConn()
+	return slowConn{c}, err
+}
+
+func (c slowConn) Read(p []byte) (int, error) {
+	time.Sleep(100 * time.Millisecond) // fake time
+	return c.Conn.Read(p[:min(len(p), 10_000)])
+}
+
+// inBubble runs a test with a fake clock. Nothing may be shared with the outside: the pools of timers and of places are emptied
+// at the start and the end, and the server's ticking clock, which exists once per process, runs outside.
+func inBubble(t *testing.T, f func(t *testing.T)) {
+	emptyPools := func() { runtime.GC(); runtime.GC() }
+	emptyPools()
+	defer emptyPools()
+	ats.Register()
+	defer ats.Unregister()
+	synctest.Test(t, f)
+}
+
+// serverInBubble runs a server in the bubble of the test, and returns a function that connects to it.
+func serverInBubble(t *testing.T) (srv *server.Server, connect func(o nats.Option) *nats.Conn) {
+	t.Helper()
+	t.Cleanup(func() { time.Sleep(time.Second) }) // fake time: the last reads of the connections
+	srv, err := server.NewServer(&server.Options{DontListen: true, NoSigs: true, NoLog: true, WriteDeadline: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.Start()
+	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
+	return srv, func(o nats.Option) *nats.Conn {
+		nc, err := nats.Connect("", o, nats.Timeout(time.Minute))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(nc.Close)
+		return nc
+	}
+}
+
+// TestSlowLink: an answer takes 9 s to arrive, and so do the keepalives that come behind it. The call is not silent meanwhile; one
+// that gets nothing is.
+func TestSlowLink(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		srv, connect := serverInBubble(t)
+		instance := connect(nats.InProcessServer(srv))
+		large := `{"jsonrpc":"2.0","id":1,"result":"` + strings.Repeat("x", 900_000) + `"}`
+		for subject, answer := range map[string]string{"ext.large.rpc": large, "ext.silent.rpc": ""} {
+			if _, err := instance.Subscribe(subject, func(m *nats.Msg) {
+				accepted := nats.NewMsg(m.Reply)
+				accepted.Header.Set(wire.HeaderFrame, wire.FrameAccepted)
+				if err := instance.PublishMsg(accepted); err != nil {
+					t.Error(err)
+				}
+				if answer != "" {
+					m.Respond([]byte(answer))
+				}
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := instance.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		client := NewClient(connect(nats.SetCustomDialer(slowLink{srv})), ClientOptions{})
+		call := func(id string) (json.RawMessage, error, time.Duration) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			began := time.Now()
+			result, err := client.CallStream(ctx, id+"/x", nil, nil)
+			return result, err, time.Since(began)
+		}
+		if result, err, took := call("large"); err != nil || len(result) < 900_000 || took < wire.SilenceLimit {
+			t.Errorf("%d bytes after %v, %v", len(result), took, err)
+		}
+		if _, err, took := call("silent"); !errors.Is(err, rpc.CodeExited) || took > wire.SilenceLimit+2*time.Second {
+			t.Errorf("without an answer: %v after %v", err, took)
+		}
+	})
+}
