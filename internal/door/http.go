@@ -155,7 +155,7 @@ func (h *httpServer) serve(w *recorder, r *http.Request) {
 	}
 	view, ok := h.viewOf(r.URL.Path)
 	if !ok {
-		(&fault{status: http.StatusNotFound, text: "not found: the MCP endpoint is /mcp"}).write(w)
+		h.notFound(w, r.URL.Path)
 		return
 	}
 	if r.Method == http.MethodOptions {
@@ -183,6 +183,21 @@ func (h *httpServer) serve(w *recorder, r *http.Request) {
 	default:
 		w.Header().Set("Allow", "POST, GET, DELETE")
 		(&fault{status: http.StatusMethodNotAllowed, text: "want POST, GET or DELETE"}).write(w)
+	}
+}
+
+// notFound refuses a path without a view. After a 401, many clients try to register with OAuth on other paths, and show the
+// answer only if it is an error of OAuth.
+func (h *httpServer) notFound(w http.ResponseWriter, path string) {
+	const text = "not found: the MCP endpoint is /mcp"
+	switch {
+	case strings.HasPrefix(path, "/mcp/"):
+		(&fault{status: http.StatusNotFound, text: "there is no such profile: the URL is /mcp, or /mcp/ with the name of a profile"}).write(w)
+	case h.opt.Tokens == nil:
+		(&fault{status: http.StatusNotFound, text: text}).write(w)
+	default:
+		writeJSON(w, http.StatusNotFound, []byte(`{"error":"invalid_request","error_description":"`+text+
+			`. This server has no OAuth: its bearer token is missing, unknown or expired"}`))
 	}
 }
 

@@ -175,7 +175,8 @@ func TestHTTPChecks(t *testing.T) {
 			[]map[string]string{modernHeader(mcp.MethodListen, ""), with("Accept", "application/json")}, 406, "text/event-stream"},
 		{"any type", "POST", "", pingLine, []map[string]string{session, with("Accept", "*/*")}, 200, ""},
 		{"charset", "POST", "", pingLine, []map[string]string{session, with("Content-Type", "application/json; charset=utf-8")}, 200, ""},
-		{"unknown path", "POST", "/x", pingLine, []map[string]string{session}, 404, "the MCP endpoint is /mcp"},
+		{"unknown path", "POST", "x", pingLine, []map[string]string{session}, 404, `"message":"not found: the MCP endpoint is /mcp"`},
+		{"unknown profile", "POST", "/x", pingLine, []map[string]string{session}, 404, `"message":"there is no such profile: the URL is /mcp, or /mcp/ with the name of a profile"`},
 		{"PUT", "PUT", "", pingLine, []map[string]string{session}, 405, ""},
 		{"OPTIONS", "OPTIONS", "", "", []map[string]string{with("Origin", "http://localhost:1")}, 405, ""},
 
@@ -548,6 +549,18 @@ func TestTokens(t *testing.T) {
 		}
 		if a.status == 200 && !strings.Contains(a.body, `"cacheScope":"private"`) {
 			t.Errorf("%s with %q: %s", tt.path, tt.auth, a.body)
+		}
+	}
+	for _, path := range []string{"/register", "/.well-known/oauth-authorization-server/mcp"} { // what clients request after a 401
+		at := *w
+		at.url = strings.TrimSuffix(w.url, "/mcp") + path
+		var e struct {
+			Error       string `json:"error"`
+			Description string `json:"error_description"`
+		}
+		a := at.do("POST", "", "{}")
+		if err := json.Unmarshal([]byte(a.body), &e); err != nil || a.status != 404 || e.Error != "invalid_request" || !strings.Contains(e.Description, "bearer token is missing, unknown or expired") {
+			t.Errorf("%s: %+v, %v", path, a, err)
 		}
 	}
 	call := callMessage("1", "ext_x_who", ","+modernMeta)
