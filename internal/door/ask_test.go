@@ -292,6 +292,25 @@ func TestCompletion(t *testing.T) {
 		`{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"params must have ref, an object with type and name or uri, and argument, an object with the texts name and value"}}`)
 }
 
+// TestAnswerIsNoObject: an answer of an extension that is no object is an error, because no client accepts it as a result.
+func TestAnswerIsNoObject(t *testing.T) {
+	b := newBed(t)
+	l := b.newLister("one", promptA, resourceA, "")
+	p := b.listed(Options{}).pipe(t)
+	for method, params := range map[string]string{
+		"prompts/get": `{"name":"ext_one_ask"}`, "resources/read": `{"uri":"file:///a/b"}`,
+		"completion/complete": `{"ref":{"type":"ref/prompt","name":"ext_one_ask"},"argument":{"name":"a","value":"b"}}`,
+	} {
+		for _, result := range []string{`"hello"`, "null", "[1]"} {
+			l.mu.Lock()
+			l.answers[method] = func(json.RawMessage) (string, error) { return result, nil }
+			l.mu.Unlock()
+			p.want(`{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":`+params+`}`,
+				`{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"The extension one answered `+method+` with a result that is no object."}}`)
+		}
+	}
+}
+
 // TestEntryFilters checks that what a view does not show cannot be read, completed or named.
 func TestEntryFilters(t *testing.T) {
 	b := newBed(t)
