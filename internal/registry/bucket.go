@@ -74,6 +74,9 @@ func (b *bucket) ensure(ctx context.Context, replicas int, create bool) (created
 	case err != nil && !(create && errors.Is(err, jetstream.ErrStreamNotFound)):
 		return time.Time{}, err
 	}
+	if js, level := b.nc.ConnectedServerJetStream(); js && level < levelOfBatches {
+		return time.Time{}, fmt.Errorf("the NATS server has version %s, and the catalog needs 2.12 or newer: upgrade it", b.nc.ConnectedServerVersion())
+	}
 	s, err := b.js.CreateOrUpdateStream(ctx, b.config(info, replicas))
 	if auto && noRoom(err) { // fall back to the existing number of replicas, or one
 		if replicas = 1; info != nil && b.clustered() {
@@ -86,6 +89,10 @@ func (b *bucket) ensure(ctx context.Context, replicas int, create bool) (created
 	}
 	return s.CachedInfo().Created, nil
 }
+
+// levelOfBatches is the JetStream API level of version 2.12, the first with atomic batches. An older server would ignore that a
+// stream is to allow them, and a leaf node without JetStream may have any version.
+const levelOfBatches = 2
 
 // noRoom reports whether the cluster has fewer servers than the requested replicas, or the account has no limits for that
 // many, as opposed to having no leader for a moment. Only then should fewer be requested.

@@ -1,10 +1,15 @@
 package registry
 
 import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
 	"strings"
 	"testing"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/extmesh/extmesh/internal/natstest"
@@ -37,6 +42,39 @@ func TestStreamOfAnOperator(t *testing.T) {
 		t.Errorf("%+v, %v", info, err)
 	}
 	b.await("JetStream is ok", func() bool { return b.status(r).JetStream == "ok" })
+}
+
+// olderServer is a connection to a server that pretends to be one before 2.12, which sends no JetStream API level.
+type olderServer struct {
+	*bed
+	net.Conn
+}
+
+func (s olderServer) InProcessConn() (net.Conn, error) {
+	c, err := s.bed.InProcessConn()
+	return olderServer{Conn: c}, err
+}
+
+func (s olderServer) Read(p []byte) (int, error) {
+	n, err := s.Conn.Read(p)
+	copy(p, bytes.ReplaceAll(p[:n], fmt.Appendf(nil, `"api_lvl":%d`, server.JSApiLevel), []byte(`"unknown":0`)))
+	return n, err
+}
+
+// TestOlderServer: a server without atomic batches is the reason why there is no catalog, and gets no stream.
+func TestOlderServer(t *testing.T) {
+	b := newBed(t)
+	nc, err := nats.Connect("", nats.InProcessServer(olderServer{bed: b}), nats.Timeout(limit))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	r, _ := b.registryOn(nc, Config{})
+	want := "the NATS server has version " + server.VERSION + ", and the catalog needs 2.12 or newer: upgrade it"
+	b.await("the registry states the version", func() bool { return b.status(r).JetStream == want })
+	if _, err := b.bucket().info(b.timeout()); !errors.Is(err, jetstream.ErrStreamNotFound) {
+		t.Errorf("the stream: %v", err)
+	}
 }
 
 // TestNoTierForThreeReplicas: in a cluster, an account that may have only streams with one replica gets such a bucket, and
