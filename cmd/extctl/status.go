@@ -251,17 +251,24 @@ func (r *registryJSON) String() string {
 	if r == nil {
 		return "none answers"
 	}
-	text := cmp.Or(r.Leader, "none") + " leads"
+	leader := ""
 	var standbys []string
 	for _, p := range r.Replicas {
-		if !p.Leading {
+		if p.Leading {
+			leader = cmp.Or(leader, p.Name)
+		} else {
 			standbys = append(standbys, p.Name)
 		}
 	}
-	switch len(standbys) {
-	case 0:
+	text := leader + " leads"
+	switch n := len(standbys); {
+	case leader == "" && n == 0:
+		return "none leads"
+	case leader == "": // the lease may still contain a name
+		return "none leads; running: " + words.Some(standbys, 5)
+	case n == 0:
 		return text + ", no standby"
-	case 1:
+	case n == 1:
 		return text + ", standby " + standbys[0]
 	}
 	return text + ", standbys " + words.Some(standbys, 5)

@@ -69,6 +69,28 @@ func TestStatusWithoutRegistry(t *testing.T) {
 	}
 }
 
+// TestWhichRegistryLeads: the holder in the lease leads only if its heartbeats say so. Without JetStream, the lease stays as it was
+// read last.
+func TestWhichRegistryLeads(t *testing.T) {
+	a, b, c := registry.Replica{Name: "a"}, registry.Replica{Name: "b"}, registry.Replica{Name: "c"}
+	leading := registry.Replica{Name: "a", Leading: true}
+	for _, tt := range []struct {
+		replicas []registry.Replica
+		want     string
+	}{
+		{[]registry.Replica{leading}, "a leads, no standby"},
+		{[]registry.Replica{b, leading}, "a leads, standby b"},
+		{[]registry.Replica{leading, b, c}, "a leads, standbys b, c"},
+		{[]registry.Replica{a, b}, "none leads; running: a, b"},
+		{[]registry.Replica{a}, "none leads; running: a"},
+		{nil, "none leads"},
+	} {
+		if got := (&registryJSON{Leader: "a", Replicas: tt.replicas}).String(); got != tt.want {
+			t.Errorf("%v: %s, want %s", tt.replicas, got, tt.want)
+		}
+	}
+}
+
 // TestStatusOnThePage: docs/operations.md shows what status prints.
 func TestStatusOnThePage(t *testing.T) {
 	page, err := os.ReadFile("../../docs/operations.md")
