@@ -95,7 +95,7 @@ func (a *app) completeTools(cmd *cobra.Command, args []string, typed string) ([]
 	if len(args) == 0 {
 		a.complete(cmd, nil, func(c *mesh.Catalog) {
 			for _, t := range matching(c.All(), "") {
-				out = append(out, cobra.CompletionWithDesc(t.Name, terminal.Short(strings.TrimPrefix(t.Description, "[ext:"+t.Extension+"] "), 60)))
+				out = append(out, cobra.CompletionWithDesc(t.Name, terminal.Short(ownDescription(t.Extension, t.Description), 60)))
 			}
 		})
 		return out, directive

@@ -97,7 +97,7 @@ func printExtension(a *app, e mesh.Extension, exits []exitJSON, format outputFor
 		return err
 	}
 	printExits(a, exits)
-	return printPart(a, toolsTable(a, e.Spec.Tools), format)
+	return printPart(a, toolsTable(a, e), format)
 }
 
 // printPart prints an empty line and a table, unless it has no rows.
@@ -140,11 +140,11 @@ func instancesTable(a *app, instances []wire.InstanceState) *terminal.Table {
 	return t
 }
 
-func toolsTable(a *app, tools []wire.Tool) *terminal.Table {
+func toolsTable(a *app, e mesh.Extension) *terminal.Table {
 	t := a.newTable("TOOL", "DESCRIPTION")
 	t.Limit = 80
-	for _, tool := range tools {
-		t.Add(tool.Name, terminal.FirstLine(tool.Description))
+	for _, tool := range e.Spec.Tools {
+		t.Add(tool.Name, terminal.FirstLine(ownDescription(e.ID, tool.Description)))
 	}
 	return t
 }

@@ -92,7 +92,7 @@ func printTool(a *app, c *mesh.Catalog, t wire.Tool) error {
 		return err
 	}
 	fmt.Fprintln(&b)
-	if text := strings.TrimSpace(strings.TrimPrefix(t.Description, "[ext:"+e.ID+"] ")); text != "" {
+	if text := strings.TrimSpace(ownDescription(e.ID, t.Description)); text != "" {
 		fmt.Fprintf(&b, "%s\n", terminal.CleanLines(text))
 	}
 	if hints := hintsOf(o.Annotations); hints != "" {

@@ -96,9 +96,14 @@ func toolTable(a *app, c *mesh.Catalog, tools []toolJSON) *terminal.Table {
 	t.Limit = 80
 	for _, tool := range tools {
 		e, _ := c.Get(tool.Extension)
-		t.Add(tool.Name, tool.Extension, string(e.State.State), terminal.FirstLine(strings.TrimPrefix(tool.Description, "[ext:"+tool.Extension+"] ")))
+		t.Add(tool.Name, tool.Extension, string(e.State.State), terminal.FirstLine(ownDescription(tool.Extension, tool.Description)))
 	}
 	return t
+}
+
+// ownDescription is a tool's description without the prefix with the extension's id that it has in the catalog.
+func ownDescription(id, description string) string {
+	return strings.TrimPrefix(description, "[ext:"+id+"] ")
 }
 
 // clashes are notes about the tools that were renamed because of a name clash. In JSON, show has the diagnostics.
