@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/wire"
@@ -34,6 +35,7 @@ type handshake struct {
 	pages      [][]byte        // until finish: the descriptors in each page of an MCP server's tools/list
 	incomplete bool            // a list could not be read, and is to be requested again
 	listings   listings        // of an MCP server: prompts, resources and templates
+	took       time.Duration   // how long initialize took over HTTP, where some servers start a process for each request; 0 for a child
 }
 
 // listedTool returns the name of a listed tool in the params of tools/call. It handles the common case, a name without
@@ -69,7 +71,9 @@ func exchangeHandshake(ctx context.Context, c peer, w *workload, agentVersion st
 	if err != nil {
 		return nil, err
 	}
+	began := time.Now()
 	result, err := c.Call(ctx, "initialize", params)
+	took := time.Since(began)
 	if err != nil {
 		return nil, explainRefusal(err)
 	}
@@ -81,6 +85,9 @@ func exchangeHandshake(ctx context.Context, c peer, w *workload, agentVersion st
 		return nil, err
 	}
 	hs := &handshake{dialect: manifest.Ext, tools: parsed.Tools, hooks: parsed.Hooks, problems: parsed.Problems, raw: result}
+	if w.transport.Type == manifest.HTTP {
+		hs.took = took
+	}
 	if parsed.Protocol != "" {
 		hs.dialect = manifest.MCP
 	}
@@ -96,9 +103,12 @@ func exchangeHandshake(ctx context.Context, c peer, w *workload, agentVersion st
 		} else if err != nil {
 			return nil, err
 		}
-		if err := readListings(ctx, c, w, hs, parsed.Server, before, firstListTimeout); err != nil {
+		left := w.limits.start.Idle - time.Since(began) - firstListTimeout // of the start
+		cut, err := readListings(ctx, c, w, hs, parsed.Server, before, hs.listTime(firstListTimeout, left))
+		if err != nil {
 			return nil, err
 		}
+		hs.incomplete = hs.incomplete || cut
 	}
 	return hs, hs.finish(parsed, w)
 }

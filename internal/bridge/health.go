@@ -101,8 +101,11 @@ func (r *run) checkHang(ctx context.Context, conn *jsonrpc.Conn) error {
 // Health checks of HTTP endpoints, which do not report that they end.
 const (
 	pingEvery   = 3 * time.Second
-	pingTimeout = 3 * time.Second
-	maxMissed   = 2 // failed checks in a row until the run ends
+	pingTimeout = 3 * time.Second // at least
+	maxMissed   = 2               // failed checks in a row until the run ends
+
+	// pingShare limits what pings cost: a server that starts a process for each request works a tenth of the time for them.
+	pingShare = 10
 
 	// relistEvery is how many ticks, a minute, are between two readings of a server's lists: one behind a load balancer can be
 	// replaced without a sign, and one without sessions cannot announce that its tools have changed.
@@ -128,14 +131,15 @@ func retryAfter(err error) time.Duration {
 	return time.Duration(rpc.AsError(err).Details().RetryAfterMS) * time.Millisecond
 }
 
-// watchHealth sends a ping every few seconds, and immediately after a call has failed. It returns an error if the server
-// cannot be reached, or if a proxy in front of it reports that it is not there.
+// watchHealth sends a ping every few seconds, or less often if pings take long, and immediately after a call has failed. It
+// returns an error if the server cannot be reached, or if a proxy in front of it reports that it is not there.
 func (r *run) watchHealth(ctx context.Context) error {
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()
-	missed, known, implemented, due := 0, false, false, false
-	var quiet time.Time // until then the server asked for no requests
-	for ticks := 0; ; {
+	timeout := max(pingTimeout, 2*r.f.handshake.Load().took)
+	missed, known, implemented := 0, false, false
+	var quiet time.Time // until then no ping is due
+	for ticks, listed := 0, 0; ; {
 		callFailed := false
 		select {
 		case <-ctx.Done():
@@ -144,17 +148,20 @@ func (r *run) watchHealth(ctx context.Context) error {
 			if ticks++; time.Now().Before(quiet) {
 				continue
 			}
-			due = due || ticks%relistEvery == 0
-			if due && (r.f.inflight.Load() == 0 || ticks%relistBusy == 0) {
-				due = false
+			if since := ticks - listed; since >= relistBusy || since >= relistEvery && r.f.inflight.Load() == 0 {
+				listed = ticks
 				r.f.relist.send()
 			}
 		case <-r.f.check.signal:
 			callFailed = true
 		}
-		alive, err := ping(ctx, r.f.conn, pingTimeout)
-		if errors.Is(err, rpc.CodeOverloaded) {
-			quiet = time.Now().Add(min(retryAfter(err), lastRetry))
+		began := time.Now()
+		alive, err := ping(ctx, r.f.conn, timeout)
+		if quiet = began; alive {
+			quiet = began.Add(pingShare * time.Since(began))
+		}
+		if wait := retryAfter(err); errors.Is(err, rpc.CodeOverloaded) && wait > 0 { // it asked for no requests
+			quiet = time.Now().Add(min(wait, lastRetry))
 		}
 		switch {
 		case ctx.Err() != nil:

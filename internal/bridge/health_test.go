@@ -16,6 +16,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/breaker"
 	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/pause"
 	"github.com/extmesh/extmesh/pkg/manifest"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -109,6 +110,31 @@ func TestWatchHealth(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestSlowPings: pings have the time that initialize took, twice, and cost a server that starts a process for each request a
+// tenth of its time. Its lists are read again all the same.
+func TestSlowPings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const start = 4 * time.Second
+		l := &fakeLink{answer: func(ctx context.Context) error {
+			if !pause.For(ctx, start) {
+				return unresponsive(ctx)
+			}
+			return nil
+		}}
+		f := testForwarder(l)
+		f.handshake.Store(&handshake{took: start})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		relists := 0
+		stop := f.relist.start(ctx, func(context.Context) { relists++ })
+		time.AfterFunc(time.Minute, f.check.send) // a call failed: one more
+		err := (&run{inst: &instance{}, f: f}).watchHealth(ctx)
+		if stop(); err != nil || l.pings.Load() < 12 || l.pings.Load() > 16 || relists < 6 {
+			t.Errorf("%d pings in ten minutes, %d readings of the lists, %v", l.pings.Load(), relists, err)
+		}
+	})
 }
 
 // TestRateLimit: a server that asked for no requests for some time gets no ping meanwhile.

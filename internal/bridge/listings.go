@@ -56,9 +56,9 @@ func (l listings) lists() (out wire.Lists) {
 }
 
 // readListings reads the lists that the server of w has declared. A list that cannot be read is a problem, and is to be read
-// again; until then the one in before is used. It takes at most limit, and returns an error if the connection or ctx has
-// ended.
-func readListings(ctx context.Context, c rpc.Caller, w *workload, hs *handshake, server *wire.Server, before listings, limit time.Duration) error {
+// again; until then the one in before is used. It takes at most limit, and reports whether that was too short for all pages of a
+// list. It returns an error if the connection or ctx has ended.
+func readListings(ctx context.Context, c rpc.Caller, w *workload, hs *handshake, server *wire.Server, before listings, limit time.Duration) (cut bool, err error) {
 	hs.listings = listings{}
 	listCtx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -67,18 +67,18 @@ func readListings(ctx context.Context, c rpc.Caller, w *workload, hs *handshake,
 			continue
 		}
 		l, problems, err := kind.read(listCtx, c)
-		if cut, ok := errors.AsType[*cutError](err); ok { // what was read counts, unless more of it was known
-			if hs.incomplete = hs.incomplete || limit == firstListTimeout; before[kind.method] != nil && before[kind.method].Count > cut.read.Count {
+		if part, ok := errors.AsType[*cutError](err); ok { // what was read counts, unless more of it was known
+			if cut = true; before[kind.method] != nil && before[kind.method].Count > part.read.Count {
 				err = fmt.Errorf("%s: the pages take too long", kind.method)
 			} else {
-				l, err = cut.read, nil
+				l, err = part.read, nil
 			}
 		}
 		switch {
 		case errors.Is(err, rpc.CodeMethodNotFound) && isOwnError(err): // many servers have no templates
 			continue
 		case err != nil && (ctx.Err() != nil || w.hasEnded(err)):
-			return err
+			return cut, err
 		case err != nil:
 			hs.incomplete = true
 			problems = []wire.Diagnostic{{Level: "warn", Code: wire.CodeBadList, Message: fmt.Sprintf("%v; the list is requested again", err)}}
@@ -88,7 +88,13 @@ func readListings(ctx context.Context, c rpc.Caller, w *workload, hs *handshake,
 			hs.listings[kind.method] = l
 		}
 	}
-	return nil
+	return cut, nil
+}
+
+// listTime limits the reading of the other lists. A server that starts a process for each request gets the time for three of them
+// and something over, but at most most if that is not less than usual.
+func (hs *handshake) listTime(usual, most time.Duration) time.Duration {
+	return max(usual, min(4*hs.took, most))
 }
 
 // read reads one list, page by page.

@@ -196,6 +196,43 @@ func TestSlowPages(t *testing.T) {
 	})
 }
 
+// spawning is a server that starts a process for each request.
+type spawning struct {
+	*lister
+	start time.Duration
+}
+
+func (s spawning) Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+	if !pause.For(ctx, s.start) {
+		return nil, rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "timed out")
+	}
+	return s.lister.Call(ctx, method, params)
+}
+
+// TestListingsOfSlowServer: a server that starts a process for each request has the time for all of its lists, in the handshake
+// and later, but not more than the start may take.
+func TestListingsOfSlowServer(t *testing.T) {
+	for _, tt := range []struct {
+		start, limit time.Duration
+		complete     bool
+	}{{4 * time.Second, 30 * time.Second, true}, {12 * time.Second, 30 * time.Second, false}} {
+		synctest.Test(t, func(t *testing.T) {
+			l := spawning{&lister{capabilities: `{"prompts":{},"resources":{}}`, answers: map[string][]string{"tools/list": {`{"tools":[]}`},
+				"prompts/list": {`{"prompts":[]}`}, "resources/list": {`{"resources":[]}`}, "resources/templates/list": {`{"resourceTemplates":[]}`}}}, tt.start}
+			w := &workload{announce: wire.Announce{Parent: "p"}, transport: manifest.Transport{Type: manifest.HTTP}}
+			w.limits.start.Idle, w.limits.start.Max = tt.limit, tt.limit
+			began := time.Now()
+			hs, err := exchangeHandshake(t.Context(), l, w, "", nil)
+			if took := time.Since(began); err != nil || took >= tt.limit || hs.incomplete == tt.complete {
+				t.Errorf("after %s: %+v, %v", took, hs, err)
+			}
+			if again, err := readTools(t.Context(), l, hs, w, false); tt.complete && (err != nil || len(again.listings) != 3) {
+				t.Errorf("again: %+v, %v", again, err)
+			}
+		})
+	}
+}
+
 // TestListingsThatAreRefused: only the end of a child ends the handshake, not an error of its own with the same code, nor the
 // end of one request over HTTP.
 func TestListingsThatAreRefused(t *testing.T) {

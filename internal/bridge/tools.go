@@ -28,7 +28,7 @@ func (r *run) relist(ctx context.Context) {
 	r.f.relist.clear()
 	old := r.f.handshake.Load()
 	if raw := r.f.reopened.Load(); raw != nil {
-		old = &handshake{dialect: old.dialect, raw: *raw, listings: old.listings}
+		old = &handshake{dialect: old.dialect, raw: *raw, listings: old.listings, took: old.took}
 		if raw != r.resumed {
 			r.resumed = raw
 			r.inst.updates.resume(r.f.conn)
@@ -100,14 +100,14 @@ func readTools(ctx context.Context, c rpc.Caller, old *handshake, w *workload, n
 	if err != nil {
 		return nil, err
 	}
-	hs := &handshake{dialect: old.dialect, raw: old.raw, hooks: parsed.Hooks}
+	hs := &handshake{dialect: old.dialect, raw: old.raw, hooks: parsed.Hooks, took: old.took}
 	if hs.dialect == manifest.MCP {
 		if hs.tools, err = listTools(ctx, c, hs); none && isOwnError(err) {
 			hs.withoutTools(err)
 		} else if err != nil {
 			return nil, err
 		}
-		if err = readListings(all, c, w, hs, parsed.Server, old.listings, relistTimeout); err != nil {
+		if _, err = readListings(all, c, w, hs, parsed.Server, old.listings, hs.listTime(relistTimeout, w.limits.start.Max)); err != nil {
 			return nil, err
 		}
 		return hs, hs.finish(parsed, w)

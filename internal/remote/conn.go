@@ -239,9 +239,10 @@ func nameless(params []byte) bool {
 }
 
 // sendCancelled notifies the server that request id is cancelled. A failure is only logged. The id 0 means that the
-// request was not sent, and MCP does not allow cancelling initialize.
+// request was not sent, and MCP does not allow cancelling initialize. There is nothing to cancel in a ping, and some servers start
+// a process for each message.
 func (c *Conn) sendCancelled(id uint64, method string) {
-	if id == 0 || method == "initialize" {
+	if id == 0 || method == "initialize" || method == "ping" {
 		return
 	}
 	params := append(strconv.AppendUint([]byte(`{"requestId":`), id, 10), `,"reason":"timeout"}`...)

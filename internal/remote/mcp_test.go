@@ -294,8 +294,11 @@ func TestTimeoutSendsCancelled(t *testing.T) {
 		m.call = func(w http.ResponseWriter, r *request) { <-r.HTTP.Context().Done() }
 		c := m.connect(Config{})
 		sink := make(ended, 1)
-		c.Start(&jsonrpc.Exchange{Method: "x", Sink: sink, Deadline: time.Now().Add(50 * time.Millisecond)})
-		<-sink
+		for _, method := range []string{"ping", "x"} { // a ping is not cancelled
+			c.Start(&jsonrpc.Exchange{Method: method, Sink: sink, Deadline: time.Now().Add(50 * time.Millisecond)})
+			<-sink
+			synctest.Wait()
+		}
 		eventually(t, "notifications/cancelled", func() bool { return len(m.requests(cancelled)) == 1 })
 		id := m.requests("x")[0].ID
 		if got := string(m.requests(cancelled)[0].Params); got != `{"requestId":`+string(id)+`,"reason":"timeout"}` {
