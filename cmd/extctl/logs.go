@@ -24,7 +24,7 @@ type logLine struct {
 	Replica  int       `json:"replica,omitempty"` // absent if the bridge runs only one
 	Instance string    `json:"instance"`
 	TS       time.Time `json:"ts"`
-	Stream   string    `json:"stream,omitempty"` // stdout; absent: stderr
+	Stream   string    `json:"stream,omitempty"` // stdout or log; absent: stderr
 	Line     string    `json:"line"`
 	Dropped  int       `json:"dropped,omitempty"` // instead of the line: the number of lines over the limit, which the bridge has dropped
 }

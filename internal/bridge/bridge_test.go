@@ -494,7 +494,8 @@ func TestExitedInFlight(t *testing.T) {
 }
 
 // TestHandshakeErrorNamesStep: the reason of a child that answers initialize but not tools/list contains that step and
-// the line that it printed. The reason of a child that exits during its handshake contains its exit status and that line.
+// the line that it printed. The reason of a child that exits during its handshake contains its exit status and that line, or
+// the error that it sent as a log message.
 func TestHandshakeErrorNamesStep(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -504,6 +505,8 @@ printf '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabi
 	for id, script := range map[string]string{
 		"halts": "#!/bin/sh\necho Loading the model\n" + answer + "exec sleep 600\n",
 		"exits": "#!/bin/sh\necho Loading the model\n" + answer + "exit 7\n",
+		"logs": "#!/bin/sh\necho Loading the model >&2\n" + answer +
+			`echo '{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"error","data":"no credentials"}}'` + "\nexit 8\n",
 	} {
 		h.extension(id, "{}", "")
 		h.write(filepath.Join(h.dir, "ext", id, "say.sh"), script, 0o755)
@@ -517,6 +520,7 @@ printf '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabi
 	for id, want := range map[string][]string{
 		"halts": {"did not answer tools/list within 3s", "Loading the model", "not a message"},
 		"exits": {"exit status 7", "stdout: Loading the model"},
+		"logs":  {"exit status 8", "stdout: error: no credentials"},
 	} {
 		var got string
 		eventually(t, id+" has its reason", func() bool {

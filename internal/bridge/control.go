@@ -163,7 +163,7 @@ type logLine struct {
 	Replica  int       `json:"replica,omitempty"` // among several replicas on Bridge, from 1
 	Instance string    `json:"instance"`
 	TS       time.Time `json:"ts"`
-	Stream   string    `json:"stream,omitempty"` // stdout; absent: stderr
+	Stream   string    `json:"stream,omitempty"` // stdout or log; absent: stderr
 	Line     string    `json:"-"`
 	Dropped  int       `json:"dropped,omitempty"`
 }

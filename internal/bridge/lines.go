@@ -18,7 +18,7 @@ const (
 type Line struct {
 	At      time.Time
 	Text    string
-	Stream  string // stdout, or empty for stderr
+	Stream  string // stdout, log, or empty for stderr
 	Dropped int    // the number of lines that it stands for; 0: it is a line
 }
 

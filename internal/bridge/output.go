@@ -1,8 +1,10 @@
 package bridge
 
 import (
+	"encoding/json"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/gate"
 	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/mcp"
 )
 
 // handleStderr handles one line of the child's standard error.
@@ -78,8 +81,42 @@ func (s *output) reportDropped(keep func(text, stream string, dropped int)) {
 	}
 }
 
-// streamStdout marks a line of standard output that is not a message. Lines of standard error have no mark.
-const streamStdout = "stdout"
+// streamStdout marks a line of standard output that is not a message, and streamLog a log message of an MCP server. Lines of
+// standard error have no mark.
+const (
+	streamStdout = "stdout"
+	streamLog    = "log"
+)
+
+// errorLevel is the level from which log messages are kept.
+var errorLevel = mcp.ParseLogLevel([]byte(`"error"`))
+
+// keepMessage keeps and publishes a log message of a child that reports an error like a line of standard error: some programs
+// report only in this way why they end.
+func (r *run) keepMessage(params []byte) {
+	if r.f.noise == nil || !errorLevel.Admits(params) { // absent over HTTP
+		return
+	}
+	logged, kept := r.inst.noise.allow(time.Now())
+	var m struct {
+		Level string          `json:"level"`
+		Data  json.RawMessage `json:"data"`
+	}
+	if !kept || json.Unmarshal(params, &m) != nil {
+		return
+	}
+	var text string
+	if json.Unmarshal(m.Data, &text) != nil {
+		text = string(m.Data)
+	}
+	line := []byte(m.Level + ": " + text)
+	r.f.noise.setMessage(line)
+	if logged {
+		r.inst.log.Info(r.inst.cleanNoise(line, maxNoise), "stream", streamLog)
+	}
+	r.inst.reportDropped(r.inst.keepLine)
+	r.inst.keepLine(r.inst.cleanNoise(line, maxNoiseLine), streamLog, 0)
+}
 
 // cleanNoise makes at most n bytes of a line safe to show. It passes clean one byte more than clean reads, so that clean
 // can see that the text was cut.
@@ -107,12 +144,23 @@ func (l *noiseLimits) allow(now time.Time) (logged, kept bool) {
 	return logged, kept
 }
 
-// noiseTail keeps the last lines of a child's output that were not messages: a program that ends may have printed there
-// why. The zero value is empty.
+// noiseTail keeps the last lines of a child's output that were not messages, and its last log message: a program that ends may
+// have written there why. The zero value is empty.
 type noiseTail struct {
-	mu    sync.Mutex
-	lines [16][]byte // a ring; next is overwritten next
-	next  int
+	mu      sync.Mutex
+	lines   [16][]byte // a ring; next is overwritten next
+	next    int
+	message []byte
+	logged  time.Time // when message came
+}
+
+// messageAge is how long a log message may be the reason of an end. Many servers also report each call that fails.
+const messageAge = 10 * time.Second
+
+func (t *noiseTail) setMessage(line []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.message, t.logged = append(t.message[:0], line[:min(len(line), maxNoiseLine)]...), time.Now()
 }
 
 // maxNoiseLine is how many bytes of a line are kept. The end of a longer one is not used (see gate.RedactCut).
@@ -128,12 +176,16 @@ func (t *noiseTail) add(line []byte) {
 	t.next = (t.next + 1) % len(t.lines)
 }
 
-// texts returns the lines, oldest first, without secrets.
+// texts returns the lines, oldest first, and the message, without secrets.
 func (t *noiseTail) texts(redact func(string) string) (out []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for i := range t.lines {
-		switch line := string(t.lines[(t.next+i)%len(t.lines)]); {
+	all := slices.Concat(t.lines[t.next:], t.lines[:t.next])
+	if time.Since(t.logged) < messageAge {
+		all = append(all, t.message)
+	}
+	for _, line := range all {
+		switch line := string(line); {
 		case line == "":
 		case len(line) == maxNoiseLine || redact == nil:
 			out = append(out, gate.RedactCut(redact, line))
@@ -196,6 +248,7 @@ func (r *run) handleNotification(method string, params []byte) {
 	}
 	if method == "notifications/message" {
 		r.f.messages.deliver(params)
+		r.keepMessage(params)
 	}
 	if err := r.inst.publishEvent(jsonrpc.AppendRequest(nil, nil, method, params)); err != nil {
 		r.inst.log.Debug("an event was not published", "method", method, "error", err)

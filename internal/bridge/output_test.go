@@ -123,6 +123,46 @@ func TestNoiseIsKept(t *testing.T) {
 	})
 }
 
+// TestMessagesAreKept: the log messages of a child that report an error are kept like its output, without secrets and within its
+// limit, and the last one may be the reason of its end, if that comes soon.
+func TestMessagesAreKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hide := func(s string) string { return strings.ReplaceAll(s, "hunter2-hunter2", "[TOKEN]") }
+		s, published := newNoisy(io.Discard, hide)
+		s.eventLimit, s.publishEvent = newEventLimit(), func([]byte) error { return nil }
+		r := &run{inst: s, f: &forwarder{noise: new(noiseTail)}}
+		message := func(level, data string) {
+			r.handleNotification("notifications/message", []byte(`{"level":"`+level+`","logger":"x","data":`+data+`}`))
+		}
+		message("warning", `"not kept"`)
+		message("critical", `"cannot start\nwith hunter2-hunter2"`)
+		message("error", `{"message":"fatal"}`)
+		want := []string{"critical: cannot start with [TOKEN]", `error: {"message":"fatal"}`}
+		got := s.lines.last(0)
+		if len(got) != 2 || len(*published) != 2 {
+			t.Fatalf("kept: %+v, published: %+v", got, *published)
+		}
+		for i, l := range got {
+			if l.Text != want[i] || l.Stream != "log" || (*published)[i].Line != want[i] || (*published)[i].Stream != "log" {
+				t.Errorf("kept: %+v, published: %+v", l, (*published)[i])
+			}
+		}
+		if got := r.f.noise.texts(hide); !slices.Equal(got, want[1:]) {
+			t.Errorf("the reason may be %q", got)
+		}
+		for range 1000 {
+			message("error", `"again"`)
+		}
+		if n := len(s.lines.last(0)); n != 200 {
+			t.Errorf("%d lines of a flood are kept", n)
+		}
+		time.Sleep(messageAge) // fake time
+		if got := r.f.noise.texts(hide); len(got) != 0 {
+			t.Errorf("later the reason may be %q", got)
+		}
+	})
+}
+
 // TestDroppedLines reads package child's message about dropped lines, from which the count on the mesh is taken.
 func TestDroppedLines(t *testing.T) {
 	t.Parallel()
