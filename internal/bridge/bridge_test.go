@@ -495,7 +495,7 @@ func TestExitedInFlight(t *testing.T) {
 
 // TestHandshakeErrorNamesStep: the reason of a child that answers initialize but not tools/list contains that step and
 // the line that it printed. The reason of a child that exits during its handshake contains its exit status and that line, or
-// the error that it sent as a log message.
+// the error that it sent as a log message. The reason of a child that hangs contains an error that it wrote to standard error.
 func TestHandshakeErrorNamesStep(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -507,6 +507,7 @@ printf '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabi
 		"exits": "#!/bin/sh\necho Loading the model\n" + answer + "exit 7\n",
 		"logs": "#!/bin/sh\necho Loading the model >&2\n" + answer +
 			`echo '{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"error","data":"no credentials"}}'` + "\nexit 8\n",
+		"hangs": "#!/bin/sh\necho 'TypeError: fetch failed' >&2\necho waiting >&2\nexec sleep 600\n",
 	} {
 		h.extension(id, "{}", "")
 		h.write(filepath.Join(h.dir, "ext", id, "say.sh"), script, 0o755)
@@ -520,6 +521,7 @@ printf '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabi
 	for id, want := range map[string][]string{
 		"halts": {"did not answer tools/list within 3s", "Loading the model", "not a message"},
 		"exits": {"exit status 7", "stdout: Loading the model"},
+		"hangs": {"did not answer initialize within 3s", "stderr: TypeError: fetch failed"},
 		"logs":  {"exit status 8", "stdout: error: no credentials"},
 	} {
 		var got string

@@ -107,6 +107,9 @@ func (s *instance) runChild(ctx context.Context, ready func()) error {
 	conversation.Wait()
 	s.reportDropped(s.keepLine)
 	exit, _ := errors.AsType[*child.ExitError](err)
+	if _, late := errors.AsType[*startTimeoutError](err); late && exit != nil { // all of its output is from the start
+		exit.SetError()
+	}
 	s.history.runEnded(exit, func(text string) string { return s.workload.clean(text, maxReason) })
 	return err
 }
@@ -218,7 +221,7 @@ func (r *run) handshakeInTime(ctx context.Context) (*handshake, error) {
 	case contextError(ctx) != nil:
 		return nil, context.Cause(ctx)
 	case late:
-		err := r.f.withNoise(timeout.error)
+		err := &startTimeoutError{r.f.withNoise(timeout.error)}
 		r.end(err)
 		return nil, err
 	case handshakeCtx.Err() != nil:

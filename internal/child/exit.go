@@ -14,7 +14,7 @@ type ExitError struct {
 	Uptime     time.Duration // from its start to its end
 	CPU        time.Duration // processor time of it and of the children that it has waited for
 	StderrTail string        // the end of its stderr, at most 4 KiB, redacted
-	Reason     string        // the line of its output that most likely is the reason; "" if Run or a signal ended it
+	Reason     string        // the line of its output that most likely is the reason; "" if Run or a signal ended it, until SetError
 	Stream     string        // of Reason: "stderr" or "stdout"
 	Stopped    bool          // Run ended it: use had returned, ctx had ended, or Terminate was called
 	Cause      error         // the error of use, if it has another reason than the process's end
@@ -63,6 +63,14 @@ func (e *ExitError) setReason(stderr, stdout []string) {
 	}
 	if e.Reason == "" {
 		e.Stream = ""
+	}
+}
+
+// SetError sets Reason from an error in StderrTail, if there is one: also of a process that was stopped, if that was because it did
+// not work from the beginning.
+func (e *ExitError) SetError() {
+	if line, isError := reasonIn(strings.Split(e.StderrTail, "\n")); isError {
+		e.Reason, e.Stream = line, "stderr"
 	}
 }
 
