@@ -115,7 +115,7 @@ func options(cfg Config) *server.Options {
 		MaxPayload:       4 << 20,
 		PingInterval:     2 * time.Second, // see deploy/nats/settings.conf
 		MaxPingsOut:      2,
-		WriteDeadline:    5 * time.Second,
+		WriteDeadline:    30 * time.Second,
 		AuthTimeout:      5,
 		LameDuckDuration: 30 * time.Second,
 		NoSigs:           true, // the program handles signals
