@@ -102,6 +102,7 @@ func (r *run) checkHang(ctx context.Context, conn *jsonrpc.Conn) error {
 const (
 	pingEvery   = 3 * time.Second
 	pingTimeout = 3 * time.Second // at least
+	pingLongest = 15 * time.Second
 	maxMissed   = 2               // failed checks in a row until the run ends
 
 	// pingShare limits what pings cost: a server that starts a process for each request works a tenth of the time for them.
@@ -136,7 +137,7 @@ func retryAfter(err error) time.Duration {
 func (r *run) watchHealth(ctx context.Context) error {
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()
-	timeout := max(pingTimeout, 2*r.f.handshake.Load().took)
+	timeout := max(pingTimeout, min(2*r.f.handshake.Load().took, pingLongest))
 	missed, known, implemented := 0, false, false
 	var quiet time.Time // until then no ping is due
 	for ticks, listed := 0, 0; ; {

@@ -79,8 +79,12 @@ func (c *conn) Read(p []byte) (int, error) {
 		c.Conn.SetReadDeadline(now.Add(c.silence))
 	}
 	n, err := c.Conn.Read(p)
-	if err != nil && errors.Is(err, os.ErrDeadlineExceeded) && !c.waiting.Load() {
-		err = nats.ErrStaleConnection
+	if c.isSilent(err) { // or this process stood still, and the bytes are there
+		c.Conn.SetReadDeadline(time.Now().Add(standstill))
+		if n, err = c.Conn.Read(p); c.isSilent(err) {
+			err = nats.ErrStaleConnection
+		}
+		c.watched = time.Time{}
 	}
 	if c.dialing != nil {
 		c.dialing.Store(false)
@@ -88,6 +92,14 @@ func (c *conn) Read(p []byte) (int, error) {
 	}
 	c.unanswered.Store(0)
 	return n, err
+}
+
+// standstill is how long a server that seems to hang gets to send something, in case that it was this process that stood still.
+const standstill = 500 * time.Millisecond
+
+// isSilent reports whether a read ended because the server has sent nothing.
+func (c *conn) isSilent(err error) bool {
+	return err != nil && errors.Is(err, os.ErrDeadlineExceeded) && !c.waiting.Load()
 }
 
 // Write writes p or buffers it. A failed write is not returned as an error, because nats.go's publishers do not see

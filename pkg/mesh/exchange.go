@@ -196,19 +196,23 @@ func (r *reception) receive(ctx context.Context, p *place) (json.RawMessage, err
 	}
 }
 
+// flushLimit limits how long a call waits for what the server has for a connection: a server closes one that is slower.
+const flushLimit = 30 * time.Second
+
 // isBehind waits until everything has arrived that the server had for this connection. It reports whether some of it was for the
 // call, or the call's time is over. On a slow connection, keepalives come behind the answers of other calls.
 func (r *reception) isBehind(ctx context.Context, p *place) bool {
-	ctx, cancel := context.WithDeadline(ctx, p.deadline)
-	defer cancel()
-	received := make(chan struct{})
-	if r.c.nc.FlushWithContext(ctx) == nil && r.c.nc.Barrier(func() { close(received) }) == nil {
-		select {
-		case <-received:
-		case <-ctx.Done():
-		}
+	if r.c.wasAway(r.t.connects) {
+		return false
 	}
-	return ctx.Err() != nil || len(p.replies) > 0 || r.c.inbox.silence(p) < wire.SilenceLimit
+	call, cancel := context.WithDeadline(ctx, p.deadline)
+	defer cancel()
+	flush, cancel := context.WithTimeout(call, flushLimit)
+	defer cancel()
+	if r.c.nc.FlushWithContext(flush) == nil {
+		r.c.inbox.drained(flush)
+	}
+	return call.Err() != nil || len(p.replies) > 0 || r.c.inbox.silence(p) < wire.SilenceLimit
 }
 
 // isDenied reports whether NATS has denied the request since it was sent. The connection keeps its last error only; its traffic

@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"context"
 	crand "crypto/rand"
 	"math/rand/v2"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/pause"
 	"github.com/extmesh/extmesh/internal/wire"
 )
 
@@ -22,6 +24,7 @@ type inbox struct {
 	closed atomic.Bool // the subscription has ended, with the connection
 
 	mu      sync.Mutex
+	sub     *nats.Subscription
 	prefix  string
 	waiting map[string]*place // by token
 	tokens  *rand.ChaCha8     // 64 random bits per call: they cannot be derived from earlier tokens
@@ -69,7 +72,7 @@ func (b *inbox) open(deadline time.Time) (*place, error) {
 		sub.SetClosedHandler(func(string) { b.end() })
 		var seed [32]byte
 		_, _ = crand.Read(seed[:]) // never fails
-		b.prefix, b.waiting, b.tokens = prefix, map[string]*place{}, rand.NewChaCha8(seed)
+		b.sub, b.prefix, b.waiting, b.tokens = sub, prefix, map[string]*place{}, rand.NewChaCha8(seed)
 	}
 	p := places.Get().(*place)
 	var text [128]byte
@@ -102,6 +105,18 @@ func (b *inbox) silence(p *place) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return time.Since(p.heard)
+}
+
+// drained waits until all replies that have arrived are with their calls.
+func (b *inbox) drained(ctx context.Context) {
+	b.mu.Lock()
+	sub := b.sub
+	b.mu.Unlock()
+	for {
+		if n, _, err := sub.Pending(); err != nil || n == 0 || !pause.For(ctx, time.Millisecond) {
+			return
+		}
+	}
 }
 
 // close drops what may still arrive for a call. The place must not be used after that.

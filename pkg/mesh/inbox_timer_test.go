@@ -92,7 +92,7 @@ func TestSilenceAfterALateRead(t *testing.T) {
 		c.inbox.waiting[p.token] = p
 		began := time.Now()
 		c.inbox.receive(&nats.Msg{Subject: "t", Header: nats.Header{wire.HeaderFrame: {wire.FrameAccepted}}})
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond) // fake time
 		r := reception{c: c, t: target{id: "x", guard: c.guardOf("x")}}
 		_, err := r.receive(t.Context(), p)
 		if took := time.Since(began); !errors.Is(err, rpc.CodeExited) || took > wire.SilenceLimit+scanEvery {

@@ -100,6 +100,23 @@ func TestSlowLink(t *testing.T) {
 		if result, err, took := call("large"); err != nil || len(result) < 900_000 || took < wire.SilenceLimit {
 			t.Errorf("%d bytes after %v, %v", len(result), took, err)
 		}
+		here, called := connect(nats.InProcessServer(srv)), make(chan error, 1)
+		other := NewClient(here, ClientOptions{})
+		if _, err := here.Subscribe("work", func(*nats.Msg) { // which itself keeps a subscription of the connection busy
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			_, err := other.CallStream(ctx, "silent/x", nil, nil)
+			called <- err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if err := here.Publish("work", nil); err != nil {
+			t.Fatal(err)
+		}
+		if err, took := <-called, time.Since(began); !errors.Is(err, rpc.CodeExited) || took > wire.SilenceLimit+time.Second {
+			t.Errorf("in a callback: %v after %v", err, took)
+		}
 		if _, err, took := call("silent"); !errors.Is(err, rpc.CodeExited) || took > wire.SilenceLimit+2*time.Second {
 			t.Errorf("without an answer: %v after %v", err, took)
 		}
