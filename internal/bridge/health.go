@@ -103,7 +103,7 @@ const (
 	pingEvery   = 3 * time.Second
 	pingTimeout = 3 * time.Second // at least
 	pingLongest = 15 * time.Second
-	maxMissed   = 2               // failed checks in a row until the run ends
+	maxMissed   = 2 // failed checks in a row until the run ends
 
 	// pingShare limits what pings cost: a server that starts a process for each request works a tenth of the time for them.
 	pingShare = 10

@@ -106,12 +106,17 @@ func (s *instance) runChild(ctx context.Context, ready func()) error {
 	})
 	conversation.Wait()
 	s.reportDropped(s.keepLine)
+	s.history.runEnded(exitOf(err), func(text string) string { return s.workload.clean(text, maxReason) })
+	return err
+}
+
+// exitOf returns the exit of the process in the error of a run; nil if there is none.
+func exitOf(err error) *child.ExitError {
 	exit, _ := errors.AsType[*child.ExitError](err)
 	if _, late := errors.AsType[*startTimeoutError](err); late && exit != nil { // all of its output is from the start
 		exit.SetError()
 	}
-	s.history.runEnded(exit, func(text string) string { return s.workload.clean(text, maxReason) })
-	return err
+	return exit
 }
 
 // awaitRemainingOutput waits for the reader of a process that has exited, if ctx ended with it: child.Run closes the

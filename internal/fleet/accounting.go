@@ -103,7 +103,7 @@ func (na *natives) sweep(x *extension, now time.Time) {
 		}
 	}
 	na.dropAlerts(x, noInstance, now)
-	na.sweepRefusals(x, now)
+	sweepRefusals(na, x, now)
 	na.prune(x)
 	na.account(x, x.size()-x.kept) // corrects drift
 }

@@ -50,7 +50,7 @@ func (na *natives) admit(a *announced, now time.Time) *extension {
 		return nil
 	}
 	delete(na.unannounced, a.ID)
-	na.acceptAnnouncement(x, a, now)
+	acceptAnnouncement(na, x, a, now)
 	if x != nil && na.repeats(x, a) {
 		x.announcements[a.Instance].at = a.at
 		na.bridges.seenBridge(a.Bridge, now)

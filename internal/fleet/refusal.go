@@ -50,7 +50,7 @@ func (r *refusal) accept(instance string, now time.Time) bool {
 
 // sweepRefusals removes the reasons of which the cause is gone: heartbeats are sent again and again, and announcements as long
 // as the instance runs.
-func (na *natives) sweepRefusals(x *extension, now time.Time) {
+func sweepRefusals(na *natives, x *extension, now time.Time) {
 	i, known := na.mon.Instance(x.id, x.refusedAnnouncements.instance)
 	for r, running := range map[*refusal]bool{&x.refusedHeartbeats: false, &x.refusedAnnouncements: known && isUpAndNamed(i)} {
 		if now.Sub(r.last) > maxUnused && !running && r.accept(r.instance, now) {
@@ -81,7 +81,7 @@ func (na *natives) refuseAnnouncement(id, instance string, err error, now time.T
 
 // acceptAnnouncement records that an announcement was accepted. An announcement is sent once, so it also counts for one that was
 // refused of an unknown instance.
-func (na *natives) acceptAnnouncement(x *extension, a *announced, now time.Time) {
+func acceptAnnouncement(na *natives, x *extension, a *announced, now time.Time) {
 	if x == nil || a.implied {
 		return
 	}

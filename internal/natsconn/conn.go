@@ -38,9 +38,7 @@ type conn struct {
 
 	dialing *atomic.Bool // until the server has sent its first bytes
 
-	silence time.Duration // after which the server hangs; 0: no limit
-	watched time.Time     // when Read last set a deadline for it
-	waiting atomic.Bool   // nats.go has set a deadline for reads, while it connects
+	watch watch
 
 	unanswered atomic.Int32 // writes since the last read
 
@@ -55,6 +53,13 @@ type conn struct {
 	writers      sync.WaitGroup
 
 	later laterWrites
+}
+
+// watch detects a server that hangs.
+type watch struct {
+	limit  time.Duration // of the silence; 0: none
+	set    time.Time     // when Read last set a deadline for it
+	paused atomic.Bool   // nats.go has set a deadline for reads, while it connects
 }
 
 // laterWrites is what was set for writes that have not begun.
@@ -74,9 +79,9 @@ func newConn(c net.Conn, limit time.Duration) *conn {
 // Read implements net.Conn. It fails with nats.ErrStaleConnection if the server hangs. Any byte counts as a sign of life: with
 // many large answers under way on a slow connection, the answer to a ping comes behind them.
 func (c *conn) Read(p []byte) (int, error) {
-	if now := time.Now(); c.silence > 0 && now.Sub(c.watched) > c.silence/6 && !c.waiting.Load() {
-		c.watched = now
-		c.Conn.SetReadDeadline(now.Add(c.silence))
+	if now := time.Now(); c.watch.limit > 0 && now.Sub(c.watch.set) > c.watch.limit/6 && !c.watch.paused.Load() {
+		c.watch.set = now
+		c.Conn.SetReadDeadline(now.Add(c.watch.limit))
 	}
 	n, err := c.Conn.Read(p)
 	if c.isSilent(err) { // or this process stood still, and the bytes are there
@@ -84,7 +89,7 @@ func (c *conn) Read(p []byte) (int, error) {
 		if n, err = c.Conn.Read(p); c.isSilent(err) {
 			err = nats.ErrStaleConnection
 		}
-		c.watched = time.Time{}
+		c.watch.set = time.Time{}
 	}
 	if c.dialing != nil {
 		c.dialing.Store(false)
@@ -99,7 +104,7 @@ const standstill = 500 * time.Millisecond
 
 // isSilent reports whether a read ended because the server has sent nothing.
 func (c *conn) isSilent(err error) bool {
-	return err != nil && errors.Is(err, os.ErrDeadlineExceeded) && !c.waiting.Load()
+	return err != nil && errors.Is(err, os.ErrDeadlineExceeded) && !c.watch.paused.Load()
 }
 
 // Write writes p or buffers it. A failed write is not returned as an error, because nats.go's publishers do not see
@@ -194,7 +199,7 @@ func (c *conn) SetDeadline(t time.Time) error {
 
 // SetReadDeadline implements net.Conn.
 func (c *conn) SetReadDeadline(t time.Time) error {
-	c.waiting.Store(!t.IsZero())
+	c.watch.paused.Store(!t.IsZero())
 	return c.Conn.SetReadDeadline(t)
 }
 

@@ -245,7 +245,7 @@ func TestConnIsSilent(t *testing.T) {
 				defer far.Close()
 				c := newConn(near, 0)
 				defer c.Close()
-				c.silence = limit
+				c.watch.limit = limit
 				if err := c.SetDeadline(time.Time{}); err != nil {
 					t.Fatal(err)
 				}

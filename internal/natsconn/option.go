@@ -113,7 +113,7 @@ func (d *dialer) dial(network, address string) (*conn, error) {
 		return nil, err
 	}
 	n := newConn(c, d.limit)
-	n.silence = d.silence
+	n.watch.limit = d.silence
 	return n, nil
 }
 
