@@ -20,7 +20,7 @@ func Defaults() []nats.Option {
 		nats.FlusherTimeout(10 * time.Second),
 		nats.MaxReconnects(-1),
 		nats.CustomReconnectDelay(reconnectDelay),
-		// A server that hangs is detected 6 s after it last sent something (see conn.Read). deploy/nats/settings.conf has the same values, and the reason.
+		// A server that hangs is detected 4.7 to 5.5 s after it last sent something (see conn.Read). deploy/nats/settings.conf has the same values, and the reason.
 		nats.PingInterval(2 * time.Second),
 		nats.MaxPingsOutstanding(2),
 	}

@@ -25,7 +25,8 @@ func Option() nats.Option {
 		}
 		d := &dialer{Dialer: net.Dialer{Timeout: o.Timeout}, limit: o.FlusherTimeout}
 		if o.PingInterval > 0 { // the answers to pings keep the connection from being silent; nats.go would count only them
-			d.silence, o.MaxPingsOut = o.PingInterval*time.Duration(cmp.Or(o.MaxPingsOut, nats.DefaultMaxPingOut)+1), math.MaxInt
+			pings := time.Duration(cmp.Or(o.MaxPingsOut, nats.DefaultMaxPingOut))
+			d.silence, o.MaxPingsOut = o.PingInterval*pings+o.PingInterval/2, math.MaxInt
 		}
 		o.CustomDialer = d
 		previous := o.LameDuckModeHandler

@@ -1,6 +1,7 @@
 package natsconn_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/ed25519"
@@ -219,5 +220,39 @@ func TestOnlyWhile(t *testing.T) {
 		if err == nil {
 			nc.Close()
 		}
+	}
+}
+
+// TestServerHangs: a connection ends if its server sends nothing any more, not even the answers to pings.
+func TestServerHangs(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() { // ends with the test
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		_, _ = io.WriteString(c, `INFO {"server_id":"x","max_payload":1024}`+"\r\n")
+		for lines := bufio.NewScanner(c); lines.Scan(); {
+			if lines.Text() == "PING" { // only the first one, with which nats.go connects
+				_, _ = io.WriteString(c, "PONG\r\n")
+				<-t.Context().Done()
+				return
+			}
+		}
+	}()
+	lost := make(chan error, 1)
+	nc, err := nats.Connect("nats://"+l.Addr().String(), nats.PingInterval(100*time.Millisecond), nats.NoReconnect(),
+		nats.Timeout(time.Minute), nats.ClosedHandler(func(nc *nats.Conn) { lost <- nc.LastError() }), natsconn.Option())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	if err := <-lost; !errors.Is(err, nats.ErrStaleConnection) {
+		t.Error(err)
 	}
 }
