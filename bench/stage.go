@@ -66,7 +66,7 @@ func (s *stage) set(ctx context.Context, set setup, servers int) {
 func (s *stage) startServer(n int) {
 	srv := s.servers[n]
 	text := fmt.Sprintf("server_name: %s\nlisten: \"127.0.0.1:%d\"\nhttp: \"127.0.0.1:%d\"\njetstream { store_dir: %q }\n"+
-		"ping_interval: \"2s\"\nping_max: 2\nmax_payload: 4MB\nwrite_deadline: \"5s\"\n", srv.name, srv.client, srv.http, filepath.Join(s.dir, srv.name))
+		"ping_interval: \"2s\"\nping_max: 2\nmax_payload: 4MB\nwrite_deadline: \"30s\"\n", srv.name, srv.client, srv.http, filepath.Join(s.dir, srv.name))
 	if len(s.servers) > 1 {
 		text += fmt.Sprintf("cluster { name: bench, listen: \"127.0.0.1:%d\", routes: [", srv.route)
 		for _, other := range s.servers {

@@ -283,7 +283,7 @@ var httpFaults = []fault{
 	{
 		mode: "http-stops-and-restarts", does: "stops between two calls, and starts again",
 		caller: "`unavailable` (`ran: no`), then answers", operator: "`restarting`: `the health check failed: … connection refused`, then `ready`",
-		bridge:   "checks the connection as soon as a call fails, otherwise every 3 s; then repeats the handshake with backoff",
+		bridge:   "checks the connection as soon as a call fails, otherwise as in the next row; then repeats the handshake with backoff",
 		manifest: overHTTP("ext"), web: native,
 		set: func(s *config.Supervision) { s.MaxRestarts = 1000 },
 		test: func(h *host) {
@@ -303,7 +303,7 @@ var httpFaults = []fault{
 	},
 	{
 		mode: "http-stops-while-idle", does: "stops while there are no calls",
-		caller: "`unavailable` with the reason, at the latest when the call's own time is over", operator: "`restarting` within 6 s", bridge: "checks the connection every 3 s, or every ten times as long as a ping takes if that is longer; then repeats the handshake with backoff",
+		caller: "`unavailable` with the reason, at the latest when the call's own time is over", operator: "`restarting` within 6 s, later if its pings take more than 0.3 s", bridge: "checks the connection every 3 s, or after ten times what the last ping took if that is longer; then repeats the handshake with backoff",
 		manifest: overHTTP("ext"), web: native,
 		test: func(h *host) {
 			h.waitReady()
@@ -315,7 +315,7 @@ var httpFaults = []fault{
 	{
 		mode: "http-hangs", does: "accepts requests and does not answer them",
 		caller: "`timeout` (`ran: maybe`), then `unavailable`", operator: "`restarting`: `the health check failed: …`; the breaker's name is `ext:http:<id>`",
-		bridge:   "sends a ping when a call is overdue; treats the server as gone if there is no answer within 3 s, or within twice the time that `initialize` took",
+		bridge:   "sends a ping when a call is overdue; treats the server as gone if there is no answer within 3 s, or within twice what `initialize` took if that is longer, but at most 15 s",
 		manifest: overHTTP("ext"), web: native,
 		set: func(s *config.Supervision) {
 			s.CallTimeout, s.HandshakeTimeout, s.MaxRestarts = 2*time.Second, 300*time.Millisecond, 1000

@@ -61,7 +61,7 @@ unless the tool's schema requires another type; key:=JSON is always JSON.`,
 	return cmd
 }
 
-// withStdin makes a command with the arguments NAME - or NAME @FILE read standard input or the file before the time of its
+// withStdin wraps a command: if its arguments are NAME - or NAME @FILE, standard input or the file is read before the time of its
 // call begins.
 func (a *app) withStdin(run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {

@@ -140,6 +140,7 @@ var jetStreamCauses = []struct {
 	{textOf("err_code=10076", "no responders"), "JetStream is not available on this server", "start the NATS server with JetStream: nats-server -js, or a jetstream block in its configuration"},
 	{textOf("err_code=10002", "err_code=10027", "err_code=10113", "err_code=10120", "err_code=10122"), "the limits of its account do not allow the stream of the catalog",
 		"change the limits, or create the stream first, for example: nats stream add KV_BUCKET --subjects '$KV.BUCKET.>' --max-msgs-per-subject 1 --discard new --max-bytes 64MB --defaults; the registry corrects the rest"},
+	{textOf("no atomic batches"), "its NATS server is too old", "upgrade nats-server; docs/operations.md has the version"},
 	{textOf(""), "it cannot use JetStream", "`extctl show registry` has the registry's status; check the NATS servers"},
 }
 

@@ -61,8 +61,9 @@ func logsCmd(a *app) *cobra.Command {
 	var f logsFlags
 	cmd := &cobra.Command{
 		Use:   "logs [-f] ID…",
-		Short: "Print the last lines that extensions wrote to standard error",
-		Long: `Print the last lines that extensions wrote to standard error, and what they wrote to standard output by mistake.
+		Short: "Print the last lines that extensions wrote to standard error, and errors that they logged",
+		Long: `Print the last lines that extensions wrote to standard error, what they wrote to standard output by mistake
+(marked [stdout]), and the log messages of MCP servers that report an error ([log]).
 
 Each line has the time, the bridge and the number of the instance there, and with several IDs the extension. A bridge keeps
 the last 1,000 lines of an instance.`,

@@ -99,7 +99,7 @@ func (a *app) clientEnv() (clients.Env, error) {
 	e := clients.Env{State: filepath.Join(filepath.Dir(bridge.DefaultStateDir()), "clients"), Getenv: a.getenv}
 	var err, errConfig, errDir error
 	if e.Home, err = os.UserHomeDir(); err != nil {
-		return e, fail(exitOther, "the files of MCP clients are in the home directory: %w", err).with("set the variable to your home directory", nil)
+		return e, fail(exitOther, "the files of MCP clients are in the home directory: %w", err).with("set HOME (on Windows USERPROFILE) to your home directory", nil)
 	}
 	e.Config, errConfig = os.UserConfigDir()
 	e.Dir, errDir = os.Getwd()

@@ -91,8 +91,8 @@ func readListings(ctx context.Context, c rpc.Caller, w *workload, hs *handshake,
 	return cut, nil
 }
 
-// listTime limits the reading of the other lists. A server that starts a process for each request gets the time for three of them
-// and something over, but at most most if that is not less than usual.
+// listTime limits the reading of prompts, resources and templates: usual, or four times what initialize took if that is longer
+// (three requests and a reserve). most limits the longer time only.
 func (hs *handshake) listTime(usual, most time.Duration) time.Duration {
 	return max(usual, min(4*hs.took, most))
 }

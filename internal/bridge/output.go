@@ -124,7 +124,7 @@ func (s *instance) cleanNoise(line []byte, n int) string {
 	return s.workload.clean(string(line[:min(len(line), n+cleanMargin+1)]), n)
 }
 
-// noiseLimits limit what is kept of a child's standard output that is not messages.
+// noiseLimits limit what is kept of a child's log messages, and of its standard output that is not messages.
 type noiseLimits struct {
 	log, keep *rate.Limiter
 	dropped   int // lines that were not kept since the last one

@@ -209,7 +209,7 @@ func (r Reader) stored(m *nats.Msg) (Change, error) {
 
 func (r Reader) failed(err error) error {
 	if errors.Is(err, nats.ErrNoResponders) {
-		return fmt.Errorf("%w: nothing answers for the bucket %s: no registry has created it, or this server or account has another JetStream than the registry (docs/operations.md, Leaf nodes)", ErrNoCatalog, r.Prefix.Bucket())
+		return fmt.Errorf("%w: nothing answers for the bucket %s: no registry has created it, or this server or account does not reach its JetStream (docs/operations.md, Leaf nodes)", ErrNoCatalog, r.Prefix.Bucket())
 	}
 	return fmt.Errorf("reading the catalog %s: %w", r.Prefix.Bucket(), err)
 }

@@ -14,8 +14,8 @@ type ExitError struct {
 	Uptime     time.Duration // from its start to its end
 	CPU        time.Duration // processor time of it and of the children that it has waited for
 	StderrTail string        // the end of its stderr, at most 4 KiB, redacted
-	Reason     string        // the line of its output that most likely is the reason; "" if Run or a signal ended it, until SetError
-	Stream     string        // of Reason: "stderr" or "stdout"
+	Reason     string        // the line of its output that most likely is the reason; "" if Run or a signal ended it, unless SetError has set it
+	Stream     string        // of Reason: "stderr" or "stdout", also for a log message
 	Stopped    bool          // Run ended it: use had returned, ctx had ended, or Terminate was called
 	Cause      error         // the error of use, if it has another reason than the process's end
 }

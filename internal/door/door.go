@@ -256,7 +256,7 @@ func (d *Door) render(extensions []mesh.Extension, now time.Time) (next time.Tim
 	return next
 }
 
-// noteWhole lets the first lists be answered as soon as no extension is missing because it is starting.
+// noteWhole lets the first lists be answered when the extensions of Options.Started have started or failed.
 func (d *Door) noteWhole(started bool) {
 	if !started {
 		return

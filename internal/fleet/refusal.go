@@ -9,7 +9,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
-// codeRefused is the diagnostic of an extension of which messages are refused.
+// codeRefused is the diagnostic of an extension whose messages are refused.
 const codeRefused = "refused"
 
 // refusalInterval is the minimum interval of changes of a refusal. The reasons for two messages can differ, and each change
@@ -38,8 +38,8 @@ func (r *refusal) add(instance string, err error, now time.Time) bool {
 	return true
 }
 
-// accept records that a message was accepted of an instance that may have sent what was refused. If another one has sent that,
-// it may send it again. It reports whether the reason has changed.
+// accept records that a message of an instance was accepted. If another instance sent the refused one, the reason is kept until no
+// message has been refused for refusalInterval. It reports whether the reason has changed.
 func (r *refusal) accept(instance string, now time.Time) bool {
 	if r.reason == "" || r.instance != instance && now.Sub(r.last) < refusalInterval {
 		return false

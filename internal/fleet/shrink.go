@@ -12,7 +12,8 @@ import (
 // codeSchemaDropped is the diagnostic of a spec that was too large for one message.
 const codeSchemaDropped = "schema_dropped"
 
-// The diagnostics of an extension that only sends heartbeats, and of instances that do, of an extension that was announced.
+// codeNotAnnounced is for an extension that only sends heartbeats, and codeInstancesNotAnnounced for an announced extension with
+// ready instances that only send heartbeats.
 const (
 	codeNotAnnounced          = "not_announced"
 	codeInstancesNotAnnounced = "instances_not_announced"

@@ -82,7 +82,7 @@ func (v View) registryProblems() []Problem {
 	case age != "":
 		p.Message = "no registry leads" + age
 	case len(leaders(r)) > 1:
-		p.Message = strings.Join(leaders(r), " and ") + " lead at the same time: if this lasts, each writes a JetStream of its own, such as that of a leaf node; run all registries of a mesh on one JetStream"
+		p.Message = strings.Join(leaders(r), " and ") + " lead at the same time: if this lasts, they use two JetStreams, for example that of a leaf node; connect all registries of a mesh to the same one"
 	default:
 		return nil
 	}

@@ -37,7 +37,7 @@ func TestProblems(t *testing.T) {
 		{"no registry", View{Server: "nats://h:1", Age: time.Second}, "error registry registry: no registry answers > registry --server nats://h:1"},
 		{"no JetStream", View{Registry: &registry.Status{Name: "r1", JetStream: "not enabled"}}, "error registry registry: the registry r1 cannot use JetStream: not enabled > extctl show registry"},
 		{"two leaders", View{Registry: &registry.Status{JetStream: "ok", Replicas: []registry.Replica{{Name: "r1", Leading: true}, {Name: "r2", Leading: true}, {Name: "r3"}}}},
-			"error registry registry: r1 and r2 lead at the same time: if this lasts, each writes a JetStream of its own, such as that of a leaf node; run all registries of a mesh on one JetStream > extctl show registry"},
+			"error registry registry: r1 and r2 lead at the same time: if this lasts, they use two JetStreams, for example that of a leaf node; connect all registries of a mesh to the same one > extctl show registry"},
 		{"a refused message", View{Registry: &registry.Status{JetStream: "ok", Recent: []registry.Refusal{{What: "announce", ID: "x", Reason: "too large", Last: time.Now()}}}},
 			"warn refused x: the registry refused a message 0s ago: announce of x: too large > extctl show registry"},
 		{"an old refusal", View{Registry: &registry.Status{JetStream: "ok", Recent: []registry.Refusal{{Last: time.Now().Add(-time.Hour)}}}}, ""},

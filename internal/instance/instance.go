@@ -12,8 +12,8 @@
 //	                                    └─────────────────┘
 //
 // Progress changes the reason of spawning and restarting. End and GaveUp (out of restarts) end a run in any phase. The next
-// Begin shows restarting with the cause of that end. After GaveUp the phase stays failed until Ready, so that it does not change
-// with each retry. Denied may also come before the first Ready.
+// Begin shows restarting with the cause of that end. After GaveUp the phase stays failed until Ready or Restart, so that a
+// retry does not change it. Denied may also come before the first Ready.
 //
 // Two events take precedence over the phase, in this order:
 //

@@ -77,7 +77,7 @@ func newConn(c net.Conn, limit time.Duration) *conn {
 }
 
 // Read implements net.Conn. It fails with nats.ErrStaleConnection if the server hangs. Any byte counts as a sign of life: with
-// many large answers under way on a slow connection, the answer to a ping comes behind them.
+// many large answers under way on a slow connection, the answer to a ping arrives after them.
 func (c *conn) Read(p []byte) (int, error) {
 	if now := time.Now(); c.watch.limit > 0 && now.Sub(c.watch.set) > c.watch.limit/6 && !c.watch.paused.Load() {
 		c.watch.set = now

@@ -75,7 +75,7 @@ func (b *bucket) ensure(ctx context.Context, replicas int, create bool) (created
 		return time.Time{}, err
 	}
 	if js, level := b.nc.ConnectedServerJetStream(); js && level < levelOfBatches {
-		return time.Time{}, fmt.Errorf("the NATS server has version %s, and the catalog needs 2.12 or newer: upgrade it", b.nc.ConnectedServerVersion())
+		return time.Time{}, fmt.Errorf("the NATS server has version %s, which has no atomic batches: the catalog needs nats-server 2.15.2 or newer", b.nc.ConnectedServerVersion())
 	}
 	s, err := b.js.CreateOrUpdateStream(ctx, b.config(info, replicas))
 	if auto && noRoom(err) { // fall back to the existing number of replicas, or one

@@ -70,7 +70,7 @@ func TestOlderServer(t *testing.T) {
 	}
 	t.Cleanup(nc.Close)
 	r, _ := b.registryOn(nc, Config{})
-	want := "the NATS server has version " + server.VERSION + ", and the catalog needs 2.12 or newer: upgrade it"
+	want := "the NATS server has version " + server.VERSION + ", which has no atomic batches: the catalog needs nats-server 2.15.2 or newer"
 	b.await("the registry states the version", func() bool { return b.status(r).JetStream == want })
 	if _, err := b.bucket().info(b.timeout()); !errors.Is(err, jetstream.ErrStreamNotFound) {
 		t.Errorf("the stream: %v", err)

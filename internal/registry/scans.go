@@ -15,7 +15,7 @@ type scans struct {
 	view      *view
 	running   bool // a scan is running, or paused before it begins
 	again     bool
-	tries     int       // scans in a row that lacked an event which was received; of another stream, there may be one after another
+	tries     int       // scans in a row that lacked a received event; events of another stream are never in a scan
 	verifying bool      // the bucket is being compared with the view
 	denied    string    // why reading the bucket is denied; "" if it is not
 	failing   time.Time // since when scans fail, or have been reported to fail; zero: they do not

@@ -19,7 +19,8 @@ import (
 //
 // In addition, a single message is written without a change of goroutine (docs/performance.md), and if the server announces
 // that it will shut down (lame duck mode), calls in flight are completed before the connection moves to another server.
-// Serve detects a subscription that NATS denies. These three are left out if there is a custom dialer or an in-process server. A handler for errors
+// Serve detects a subscription that NATS denies. These three are left out if there is a custom dialer or an
+// in-process server, and then only answers to pings, not other bytes, show that the server works. A handler for errors
 // (nats.ErrorHandler) has to be passed here: nats.Conn.SetErrorHandler would replace the one that detects denials.
 //
 // The first attempt's error is returned. To wait for a server that has not started, pass nats.RetryOnFailedConnect(true).

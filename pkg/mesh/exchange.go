@@ -200,7 +200,7 @@ func (r *reception) receive(ctx context.Context, p *place) (json.RawMessage, err
 const flushLimit = 30 * time.Second
 
 // isBehind waits until everything has arrived that the server had for this connection. It reports whether some of it was for the
-// call, or the call's time is over. On a slow connection, keepalives come behind the answers of other calls.
+// call, or the call's time is over. On a slow connection, keepalives arrive after the answers of other calls.
 func (r *reception) isBehind(ctx context.Context, p *place) bool {
 	if r.c.wasAway(r.t.connects) {
 		return false
