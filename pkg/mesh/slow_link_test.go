@@ -90,14 +90,14 @@ func TestSlowLink(t *testing.T) {
 			t.Fatal(err)
 		}
 		client := NewClient(connect(nats.SetCustomDialer(slowLink{srv})), ClientOptions{})
-		call := func(id string) (json.RawMessage, error, time.Duration) {
+		call := func(id string) (json.RawMessage, time.Duration, error) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			began := time.Now()
 			result, err := client.CallStream(ctx, id+"/x", nil, nil)
-			return result, err, time.Since(began)
+			return result, time.Since(began), err
 		}
-		if result, err, took := call("large"); err != nil || len(result) < 900_000 || took < wire.SilenceLimit {
+		if result, took, err := call("large"); err != nil || len(result) < 900_000 || took < wire.SilenceLimit {
 			t.Errorf("%d bytes after %v, %v", len(result), took, err)
 		}
 		here, called := connect(nats.InProcessServer(srv)), make(chan error, 1)
@@ -117,7 +117,7 @@ func TestSlowLink(t *testing.T) {
 		if err, took := <-called, time.Since(began); !errors.Is(err, rpc.CodeExited) || took > wire.SilenceLimit+time.Second {
 			t.Errorf("in a callback: %v after %v", err, took)
 		}
-		if _, err, took := call("silent"); !errors.Is(err, rpc.CodeExited) || took > wire.SilenceLimit+2*time.Second {
+		if _, took, err := call("silent"); !errors.Is(err, rpc.CodeExited) || took > wire.SilenceLimit+2*time.Second {
 			t.Errorf("without an answer: %v after %v", err, took)
 		}
 	})
