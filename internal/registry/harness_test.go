@@ -7,18 +7,16 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats-server/v2/server/ats"
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/fleet"
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/pause"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
@@ -61,20 +59,13 @@ func newBed(t *testing.T) *bed {
 	return b
 }
 
-// inBubble runs a test with a fake clock (testing/synctest). The server and its clients are inside the bubble, and
-// nothing may be shared with the outside: nats.go's pool of timers is emptied at the start and the end, and the
-// server's ticking clock, which exists once per process, is kept running outside.
+// inBubble runs a test with a fake clock. The server and its clients are inside the bubble.
 func inBubble(t *testing.T, f func(t *testing.T, b *bed)) { inBubbleDenied(t, nil, f) }
 
 // inBubbleDenied is inBubble with a server that denies publishing on some subjects.
 func inBubbleDenied(t *testing.T, denied []string, f func(t *testing.T, b *bed)) {
-	emptyPools := func() { runtime.GC(); runtime.GC() }
-	emptyPools()
-	defer emptyPools()
-	ats.Register()
-	defer ats.Unregister()
-	synctest.Test(t, func(t *testing.T) {
-		t.Cleanup(func() { time.Sleep(time.Second) }) // the store's flushers end a moment after the server
+	natstest.InBubble(t, func(t *testing.T) {
+		t.Cleanup(func() { time.Sleep(time.Second) }) // fake time: the store's flushers end a moment after the server
 		f(t, makeBed(t, denied))
 	})
 }

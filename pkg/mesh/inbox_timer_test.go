@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -84,7 +85,7 @@ func TestInboxScans(t *testing.T) {
 // TestSilenceAfterALateRead: the goroutine of a call reads a frame a moment after it arrived, and nothing else arrives. The
 // call fails when the silence is over, not at its deadline.
 func TestSilenceAfterALateRead(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
+	natstest.InBubble(t, func(t *testing.T) {
 		srv, connect := serverInBubble(t)
 		c := &Client{nc: connect(nats.InProcessServer(srv)), opt: ClientOptions{Logger: slog.New(slog.DiscardHandler)}}
 		c.inbox.waiting = map[string]*place{}

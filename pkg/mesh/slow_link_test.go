@@ -5,16 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"net"
-	"runtime"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats-server/v2/server/ats"
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -32,17 +30,6 @@ func (l slowLink) Dial(string, string) (net.Conn, error) {
 func (c slowConn) Read(p []byte) (int, error) {
 	time.Sleep(100 * time.Millisecond) // fake time
 	return c.Conn.Read(p[:min(len(p), 10_000)])
-}
-
-// inBubble runs a test with a fake clock. Nothing may be shared with the outside: the pools of timers and of places are emptied
-// at the start and the end, and the server's ticking clock, which exists once per process, runs outside.
-func inBubble(t *testing.T, f func(t *testing.T)) {
-	emptyPools := func() { runtime.GC(); runtime.GC() }
-	emptyPools()
-	defer emptyPools()
-	ats.Register()
-	defer ats.Unregister()
-	synctest.Test(t, f)
 }
 
 // serverInBubble runs a server in the bubble of the test, and returns a function that connects to it.
@@ -68,7 +55,7 @@ func serverInBubble(t *testing.T) (srv *server.Server, connect func(o nats.Optio
 // TestSlowLink: an answer takes 9 s to arrive, and so do the keepalives that come behind it. The call is not silent meanwhile; one
 // that gets nothing is.
 func TestSlowLink(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
+	natstest.InBubble(t, func(t *testing.T) {
 		srv, connect := serverInBubble(t)
 		instance := connect(nats.InProcessServer(srv))
 		large := `{"jsonrpc":"2.0","id":1,"result":"` + strings.Repeat("x", 900_000) + `"}`
